@@ -1,0 +1,6 @@
+//! liveslot
+mod contract;
+mod error;
+mod host;
+mod primitives;
+mod sync;
