@@ -1,1 +1,250 @@
-fn main() {}
+//! Plants known mistakes in copies of the tree, one at a time, and demands that a named test fails for each, with a known text.
+//!
+//! A test that nobody has seen fail proves little. The plants in `ci/planted/plants/` say, for each step of a protocol that an
+//! earlier draft got wrong, what the mistake looks like and which test finds it; this program keeps that true. A plant is missed when
+//! its replacement no longer applies, when it does not compile, when the test hangs, passes, or fails without the expected text, and
+//! when the test fails with nothing planted. The format is described in `ci/planted/README.md`.
+//!
+//! The copies live in `planted/` below the target folder, each with a target folder of its own, and are kept for the next run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+mod cargo;
+mod edit;
+mod plant;
+mod process;
+mod tree;
+mod verdict;
+
+use cargo::{Executable, Workplace};
+use edit::Planted;
+use plant::{Case, Plant, Run};
+use process::Ended;
+
+const USAGE: &str = "usage: planted [--only SUBSTRING] [--list] [--jobs N] [--root DIR]";
+
+/// What the command line asks for.
+struct Options {
+    /// Plants with this in their name.
+    only: String,
+    /// Name the plants and run nothing.
+    list: bool,
+    /// Plants tried at once, each in a copy of its own.
+    jobs: usize,
+    /// The tree.
+    root: PathBuf,
+}
+
+impl Options {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+        let jobs = thread::available_parallelism().map_or(1, |n| n.get().min(4));
+        let mut options = Options { only: String::new(), list: false, jobs, root: ".".into() };
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{argument} needs a value\n{USAGE}"));
+            match argument.as_str() {
+                "--only" => options.only = value()?,
+                "--list" => options.list = true,
+                "--jobs" => options.jobs = value()?.parse().ok().filter(|n| *n > 0).ok_or(USAGE)?,
+                "--root" => options.root = value()?.into(),
+                _ => return Err(USAGE.into()),
+            }
+        }
+        options.root = options.root.canonicalize().map_err(|error| format!("{}: {error}", options.root.display()))?;
+        Ok(options)
+    }
+}
+
+fn main() -> ExitCode {
+    match Options::parse(env::args().skip(1)).and_then(|options| try_all(&options)) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("planted: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Tries the plants that are asked for and returns how many were missed.
+fn try_all(options: &Options) -> Result<usize, String> {
+    let plants = read_plants(&options.root.join("ci/planted/plants"), &options.only)?;
+    if options.list {
+        return Ok(list(&options.root, &plants));
+    }
+    let failed = |error: io::Error| format!("cannot work in the copies: {error}");
+    let field = Field::prepare(options, &plants).map_err(failed)?;
+    let healthy = field.try_unplanted(&plants).map_err(failed)?;
+    field.share_builds().map_err(failed)?;
+    let missed = field.try_planted(&plants, &healthy).map_err(failed)?;
+    println!("planted: {} caught, {missed} missed", plants.len() - missed);
+    Ok(missed)
+}
+
+/// The plants whose name contains `only`; those that share an executable stand together.
+fn read_plants(folder: &Path, only: &str) -> Result<Vec<Plant>, String> {
+    let fail = |error: io::Error| format!("{}: {error}", folder.display());
+    let mut plants = Vec::new();
+    for entry in fs::read_dir(folder).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        if path.extension().is_some_and(|extension| extension == "plant") && name.contains(only) {
+            let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            plants.push(Plant::parse(&name, &text).map_err(|error| format!("{}: {error}", path.display()))?);
+        }
+    }
+    if plants.is_empty() {
+        return Err(format!("no plant in {} has `{only}` in its name", folder.display()));
+    }
+    plants.sort_by(|a, b| (&a.run.build, &a.name).cmp(&(&b.run.build, &b.name)));
+    Ok(plants)
+}
+
+/// Prints the plants and returns how many no longer apply.
+fn list(root: &Path, plants: &[Plant]) -> usize {
+    let mut misfits = 0;
+    for plant in plants {
+        println!("{}  ({})\n    {}", plant.name, plant.run, plant.why);
+        if let Err(reason) = edit::check(root, &plant.edits) {
+            println!("    DOES NOT APPLY: {reason}");
+            misfits += 1;
+        }
+    }
+    misfits
+}
+
+/// The runs that were tried with nothing planted, and why some prove nothing.
+type Healthy<'a> = BTreeMap<&'a Run, Result<(), String>>;
+
+/// The copies that plants are tried in.
+struct Field {
+    workplaces: Vec<Workplace>,
+    logs: PathBuf,
+}
+
+impl Field {
+    fn prepare(options: &Options, plants: &[Plant]) -> io::Result<Field> {
+        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| options.root.join("target"), PathBuf::from);
+        let scratch = std::path::absolute(target)?.join("planted");
+        let logs = scratch.join("logs");
+        fs::create_dir_all(&logs)?;
+        let workplaces: Vec<Workplace> = (0..options.jobs.min(plants.len()))
+            .map(|n| Workplace { tree: scratch.join(format!("tree-{n}")), target: scratch.join(format!("target-{n}")) })
+            .collect();
+        for place in &workplaces {
+            tree::mirror(&options.root, &place.tree)?;
+        }
+        Ok(Field { workplaces, logs })
+    }
+
+    /// Runs every distinct test once with nothing planted.
+    fn try_unplanted<'a>(&self, plants: &'a [Plant]) -> io::Result<Healthy<'a>> {
+        let limits: BTreeMap<&Run, Duration> = plants.iter().map(|plant| (&plant.run, plant.timeout)).collect();
+        let mut executables = BTreeMap::new();
+        for build in limits.keys().map(|run| &run.build).collect::<BTreeSet<_>>() {
+            executables.insert(build, self.workplaces[0].build(build, &self.logs.join("unplanted-build.log"))?);
+        }
+        let runs: Vec<(&Run, Duration)> = limits.into_iter().collect();
+        let healthy = Mutex::new(Healthy::new());
+        self.on_all(runs.len(), |_, n| {
+            let (run, limit) = runs[n];
+            let verdict = match &executables[&run.build] {
+                Some(executable) => {
+                    let ended = start(executable, &run.case, limit, &self.logs.join(format!("unplanted-{n}.log")))?;
+                    verdict::passes(run, &ended)
+                }
+                None => Err("does not compile".into()),
+            };
+            healthy.lock().expect("no holder panics").insert(run, verdict);
+            Ok(())
+        })?;
+        Ok(healthy.into_inner().expect("no holder panics"))
+    }
+
+    /// Gives new workplaces the dependencies that the first one has built.
+    fn share_builds(&self) -> io::Result<()> {
+        let (first, others) = self.workplaces.split_first().expect("at least one plant, hence one workplace");
+        for place in others.iter().filter(|place| !place.target.exists()) {
+            tree::clone_builds(&first.target, &place.target)?;
+        }
+        Ok(())
+    }
+
+    /// Tries every plant, prints a line for each, and returns how many were missed.
+    fn try_planted(&self, plants: &[Plant], healthy: &Healthy<'_>) -> io::Result<usize> {
+        let missed = AtomicUsize::new(0);
+        self.on_all(plants.len(), |place, n| {
+            let plant = &plants[n];
+            let start = Instant::now();
+            let verdict = match &healthy[&plant.run] {
+                Ok(()) => self.try_plant(place, plant)?,
+                Err(reason) => Err(format!("with nothing planted, {} {reason}", plant.run)),
+            };
+            match verdict {
+                Ok(()) => println!("caught  {}  ({}, {:.1} s)", plant.name, plant.run, start.elapsed().as_secs_f64()),
+                Err(reason) => {
+                    println!("MISSED  {}: {reason}", plant.name);
+                    missed.fetch_add(1, Relaxed);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(missed.into_inner())
+    }
+
+    /// Plants, builds, runs, judges, takes back.
+    fn try_plant(&self, place: &Workplace, plant: &Plant) -> io::Result<Result<(), String>> {
+        let planted = match Planted::plant(&place.tree, &plant.edits) {
+            Ok(planted) => planted,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let log = self.logs.join(format!("{}.log", plant.name));
+        let verdict = match place.build(&plant.run.build, &log)? {
+            Some(executable) => verdict::caught(plant, &start(&executable, &plant.run.case, plant.timeout, &log)?),
+            None => Err("does not compile".into()),
+        };
+        planted.take_back()?;
+        Ok(verdict.map_err(|reason| format!("{reason}  [{}]", log.display())))
+    }
+
+    /// Calls `job` for 0 to `count` − 1, in order, on one thread per workplace.
+    fn on_all(&self, count: usize, job: impl Fn(&Workplace, usize) -> io::Result<()> + Sync) -> io::Result<()> {
+        let next = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            let worker = |place| {
+                let (next, job) = (&next, &job);
+                scope.spawn(move || {
+                    loop {
+                        let n = next.fetch_add(1, Relaxed);
+                        if n >= count {
+                            return Ok(());
+                        }
+                        job(place, n)?;
+                    }
+                })
+            };
+            let workers: Vec<_> = self.workplaces.iter().map(worker).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
+        })
+    }
+}
+
+/// Runs one test alone, or an example.
+fn start(executable: &Executable, case: &Case, limit: Duration, log: &Path) -> io::Result<Ended> {
+    let arguments: Vec<&str> = match case {
+        // Uncaptured, so that the text of a failure that aborts is not lost.
+        Case::Test(name) => vec!["--exact", name, "--nocapture", "--test-threads=1"],
+        Case::Example(arguments) => arguments.iter().map(String::as_str).collect(),
+    };
+    process::run(&executable.path, &arguments, &executable.folder, limit, log)
+}
