@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Benches are run by hand, on a quiet machine; this keeps their binaries building until then. In the release profile, whose
+# dependencies the example shares.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+cargo bench --package liveslot --bench '*' --no-run --profile release
