@@ -1,0 +1,207 @@
+//! A hold on one mechanism: allocate, look, release.
+//!
+//! | operation | progress | cost, beside the user's own code |
+//! | --- | --- | --- |
+//! | [`MemoryBinding::clone`], drop | wait-free | one RMW on the caller's stripe |
+//! | [`MemoryBinding::allocate`] | wait-free | three RMWs on the caller's stripe, one record |
+//! | [`MemoryBinding::with_view`] | wait-free | two RMWs on the caller's stripe |
+//! | [`MemoryBinding::release`] | wait-free; if retained lock-free | one RMW of the record, two of the home stripe, one of the caller's |
+
+use super::{
+    allocation::{BoundAllocation, Record},
+    release::ExplicitReleaseError,
+    view::{BoundMemoryView, ValidatedMemoryView},
+};
+use crate::{
+    contract::{AllocationGeneration, BindingIdentity, MechanismSnapshot, QuarantinedAllocation},
+    error::BindingError,
+    mechanism::{Hold, Mechanism},
+    primitives::{identity, pins::Operation},
+    sync::Arc,
+};
+use std::{fmt, ptr::NonNull};
+
+/// A hold on the mechanism that was selected when it was issued.
+///
+/// It keeps allocator, authority and provider context alive, whatever is selected, retired or removed meanwhile, and works without
+/// the registry. Clones are interchangeable; another binding of the same mechanism is not.
+///
+/// ```
+/// use liveslot::{BindingRegistry, DeviceKey, HostAllocator};
+/// use std::sync::Arc;
+///
+/// let registry = BindingRegistry::new()?;
+/// let context = registry.register_provider_context(DeviceKey::HOST, Arc::new(()))?;
+/// let authority = registry.register_authority(DeviceKey::HOST, Arc::new(()))?;
+/// registry.register_allocator(context, authority, Arc::new(HostAllocator))?;
+///
+/// let binding = registry.bind(DeviceKey::HOST)?;
+/// let allocation = binding.allocate(64, 8)?;
+/// let view = allocation.view(0, 64)?;
+/// binding.with_view(&view, |view| assert_eq!(view.len(), 64))?;
+/// binding.release(allocation)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct MemoryBinding {
+    hold: Hold,
+    number: u64,
+}
+
+impl MemoryBinding {
+    /// Issues a binding: a fresh number for a hold.
+    #[inline]
+    pub(crate) fn issue(hold: Hold) -> Result<Self, BindingError> {
+        match identity::issue() {
+            Ok(number) => Ok(Self { hold, number }),
+            Err(identity::Exhausted) => Err(BindingError::IdentityExhausted),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) const fn mechanism(&self) -> &Mechanism {
+        self.hold.mechanism()
+    }
+
+    #[inline(always)]
+    pub(super) const fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// Names this binding and what it was issued from. Clones have the same.
+    #[must_use]
+    pub const fn identity(&self) -> BindingIdentity {
+        self.mechanism().names.binding(self.number)
+    }
+
+    /// Refuses metadata of another binding.
+    #[inline]
+    pub(super) fn own(&self, other: &Self) -> Result<(), BindingError> {
+        if self.number == other.number {
+            return Ok(());
+        }
+        Err(BindingError::BindingMismatch { expected: self.identity().id(), actual: other.identity().id() })
+    }
+
+    /// Allocates `bytes` bytes at alignment `align` (in bytes), passing both to the allocator as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`] unless the mechanism is Active, and [`BindingError::IdentityExhausted`]
+    /// if a counter is full; the allocator is not called. [`BindingError::Memory`] with the allocator's own error. [`BindingError::IdentityExhausted`]
+    /// if no identity is left; the memory has been given back.
+    ///
+    /// # Panics
+    ///
+    /// If the allocator does; nothing is recorded then.
+    ///
+    /// # Progress
+    ///
+    /// Wait-free, the allocator and the process heap excepted.
+    pub fn allocate(&self, bytes: usize, align: usize) -> Result<BoundAllocation, BindingError> {
+        let operation = self.mechanism().enter("allocation")?;
+        let pointer = self.hold.allocator().allocate(bytes, align)?;
+        match identity::issue() {
+            Ok(generation) => Ok(self.record(operation, AllocationGeneration::from_number(generation), pointer, bytes, align)),
+            Err(identity::Exhausted) => {
+                // SAFETY: just made by this allocator, with these values, and nobody else knows of it.
+                unsafe { self.hold.allocator().deallocate(pointer, bytes, align) };
+                Err(BindingError::IdentityExhausted)
+            }
+        }
+    }
+
+    /// Ends `operation` by recording what it has made.
+    #[inline]
+    fn record(
+        &self,
+        operation: Operation<'_>,
+        generation: AllocationGeneration,
+        pointer: NonNull<u8>,
+        bytes: usize,
+        alignment: usize,
+    ) -> BoundAllocation {
+        let record = Arc::new(Record::new(operation.record()));
+        BoundAllocation { binding: self.clone(), record, generation, pointer, bytes, alignment }
+    }
+
+    /// Gives an allocation back to the allocator it came from, on this thread, whatever has been selected, retired or removed since.
+    ///
+    /// # Errors
+    ///
+    /// [`ExplicitReleaseError`] hands the allocation back. Its [`error`](ExplicitReleaseError::error) is [`BindingError::DeviceLost`] or
+    /// [`BindingError::InactiveMechanism`] unless the mechanism is Active or Retired; [`BindingError::BindingMismatch`] if the allocation is of another
+    /// binding; [`BindingError::StaleAllocation`] if it was released before; [`BindingError::IdentityExhausted`] if too many releases are
+    /// pending or retained; in all these cases nothing was done. [`BindingError::ReleaseQuarantined`] if the allocator did not complete the
+    /// release: the ownership is retained in the quarantine, and the metadata handed back is stale.
+    ///
+    /// # Panics
+    ///
+    /// If the allocator does; the ownership is retained then.
+    ///
+    /// # Progress
+    ///
+    /// Wait-free, the allocator excepted; lock-free where ownership is retained.
+    pub fn release(&self, allocation: BoundAllocation) -> Result<(), ExplicitReleaseError> {
+        self.prepare(allocation)?.execute_bound()
+    }
+
+    /// What the mechanism retains, in no particular order. Answers in every lifecycle, also after removal.
+    ///
+    /// # Errors
+    ///
+    /// None: always `Ok`.
+    ///
+    /// # Progress
+    ///
+    /// Wait-free: one load per entry.
+    pub fn quarantined(&self) -> Result<Vec<QuarantinedAllocation>, BindingError> {
+        Ok(self.mechanism().quarantined())
+    }
+
+    /// A copy of the mechanism's state. Answers in every lifecycle, also after removal.
+    ///
+    /// # Errors
+    ///
+    /// None: always `Ok`.
+    ///
+    /// # Progress
+    ///
+    /// Wait-free: one load per stripe; unless the mechanism is Active, at most one read-modify-write per stripe.
+    pub fn mechanism_snapshot(&self) -> Result<MechanismSnapshot, BindingError> {
+        Ok(self.mechanism().snapshot())
+    }
+
+    /// Runs `operation` on the address of a view, and returns what it returns. The call counts as one operation meanwhile.
+    ///
+    /// The view does not protect its allocation: that is the caller's to do.
+    ///
+    /// # Errors
+    ///
+    /// [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`] unless the mechanism is Active; [`BindingError::IdentityExhausted`] if a
+    /// counter is full; [`BindingError::BindingMismatch`] if the view is of another binding; [`BindingError::StaleAllocation`] if its
+    /// allocation was released. The closure is not run then.
+    ///
+    /// # Panics
+    ///
+    /// If the closure does; the operation is uncounted.
+    ///
+    /// # Progress
+    ///
+    /// Wait-free, the closure excepted.
+    #[inline]
+    pub fn with_view<R>(&self, view: &BoundMemoryView, operation: impl FnOnce(ValidatedMemoryView) -> R) -> Result<R, BindingError> {
+        let _counted = self.mechanism().enter("looking at a view")?;
+        self.own(&view.binding)?;
+        if !view.record.is_live() {
+            return Err(BindingError::StaleAllocation(view.allocation_identity()));
+        }
+        Ok(operation(view.part))
+    }
+}
+
+impl fmt::Debug for MemoryBinding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("MemoryBinding").field("identity", &self.identity()).field("mechanism", self.mechanism()).finish()
+    }
+}

@@ -1,0 +1,208 @@
+//! An allocation on its way back: prepared, then executed or retained.
+//!
+//! Preparing first wins the record (one swap of its word), then moves the allocation from live to queued in its home stripe (one RMW). The record
+//! goes first, so that stale metadata touches no stripe. If LOST comes back from the stripe, both are undone by the winner. A
+//! [`Prepared`] is the only right to release an allocation; it ends in exactly one of *settled* and *quarantined*, also by unwinding. It
+//! counts as an operation for as long, because it is counted as queued.
+
+use super::{allocation::BoundAllocation, binding::MemoryBinding};
+use crate::{
+    contract::{
+        AllocationReleaseOutcome, AllocationReleaseState, QuarantineReason, QuarantinedAllocation, ReleaseAccounting, ResidualOwnership,
+    },
+    error::BindingError,
+    primitives::MechanismLifecycle,
+    sync::gate,
+};
+use std::{error, fmt};
+
+/// A release that did not happen, or not wholly, with the allocation it was asked for.
+///
+/// It keeps allocator, authority and provider context alive, as the allocation does.
+pub struct ExplicitReleaseError(Box<Refused>);
+
+struct Refused {
+    error: BindingError,
+    outcome: Option<AllocationReleaseOutcome>,
+    allocation: BoundAllocation,
+}
+
+impl ExplicitReleaseError {
+    fn refused(error: BindingError, allocation: BoundAllocation) -> Self {
+        Self(Box::new(Refused { error, outcome: None, allocation }))
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub const fn error(&self) -> &BindingError {
+        &self.0.error
+    }
+
+    /// How the release ended, if it was begun.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&AllocationReleaseOutcome> {
+        self.0.outcome.as_ref()
+    }
+
+    /// Whether the ownership is retained in the quarantine; the metadata is stale then. Otherwise nothing was done.
+    #[must_use]
+    pub const fn is_quarantined(&self) -> bool {
+        self.0.outcome.is_some()
+    }
+
+    /// What the release left the allocation in: [`AllocationReleaseState::Live`] if nothing was done.
+    #[must_use]
+    pub fn state(&self) -> AllocationReleaseState {
+        self.0.outcome.as_ref().map_or(AllocationReleaseState::Live, AllocationReleaseOutcome::state)
+    }
+
+    /// The error and the allocation.
+    #[must_use]
+    pub fn into_parts(self) -> (BindingError, BoundAllocation) {
+        (self.0.error, self.0.allocation)
+    }
+}
+
+impl fmt::Debug for ExplicitReleaseError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ExplicitReleaseError")
+            .field("error", &self.0.error)
+            .field("outcome", &self.0.outcome)
+            .field("allocation", &self.0.allocation)
+            .finish()
+    }
+}
+
+impl fmt::Display for ExplicitReleaseError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.error.fmt(formatter)
+    }
+}
+
+impl error::Error for ExplicitReleaseError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&self.0.error)
+    }
+}
+
+/// The right to release one allocation, which is counted as queued until this ends.
+pub(super) struct Prepared {
+    /// Taken when the record is settled; dropped last, since it holds the mechanism.
+    allocation: Option<BoundAllocation>,
+}
+
+impl MemoryBinding {
+    /// Live → queued, exactly once; or the allocation back.
+    pub(super) fn prepare(&self, allocation: BoundAllocation) -> Result<Prepared, ExplicitReleaseError> {
+        const OPERATION: &str = "release";
+        let mechanism = self.mechanism();
+        let phase = mechanism.phase();
+        if !matches!(phase, MechanismLifecycle::Active | MechanismLifecycle::Retired) {
+            return Err(ExplicitReleaseError::refused(mechanism.refusal(phase, OPERATION), allocation));
+        }
+        if let Err(error) = self.own(&allocation.binding) {
+            return Err(ExplicitReleaseError::refused(error, allocation));
+        }
+        if !allocation.record.win() {
+            return Err(ExplicitReleaseError::refused(BindingError::StaleAllocation(allocation.identity()), allocation));
+        }
+        gate!(RecordWon);
+        if let Err(refused) = mechanism.pins.queue(allocation.record.home) {
+            allocation.record.give_back();
+            return Err(ExplicitReleaseError::refused(mechanism.refused(refused, OPERATION), allocation));
+        }
+        Ok(Prepared { allocation: Some(allocation) })
+    }
+}
+
+impl Prepared {
+    /// Releases, and answers for [`MemoryBinding::release`].
+    pub(super) fn execute_bound(self) -> Result<(), ExplicitReleaseError> {
+        let (outcome, allocation) = self.execute();
+        let Some(residual) = outcome.residual() else { return Ok(()) };
+        let error = BindingError::ReleaseQuarantined {
+            identity: allocation.identity(),
+            state: residual.state,
+            reason: residual.reason,
+            retained_bytes: residual.retained_bytes,
+        };
+        Err(ExplicitReleaseError(Box::new(Refused { error, outcome: Some(outcome), allocation })))
+    }
+
+    /// Calls the allocator, unless the device is lost, and settles the record by its answer. Never answers `Failed`.
+    ///
+    /// Which of the two happens is decided by one load. A device that is lost between it and the allocator's code can't be
+    /// told from one that is lost during that code: the call was counted before the loss, and its answer is taken as it is.
+    fn execute(mut self) -> (AllocationReleaseOutcome, BoundAllocation) {
+        let allocation = self.allocation();
+        let outcome = match allocation.binding.mechanism().phase() {
+            MechanismLifecycle::DeviceLost => allocation.retained(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost),
+            MechanismLifecycle::Terminated => {
+                allocation.retained(AllocationReleaseState::Quarantined, QuarantineReason::MechanismTerminated)
+            }
+            MechanismLifecycle::Active | MechanismLifecycle::Retired => {
+                let allocator = allocation.binding.hold().allocator();
+                // SAFETY: made by this allocator with these values; this is the only right to release it, and unwinding retains it.
+                match unsafe { allocator.release(allocation.pointer, allocation.bytes, allocation.alignment) } {
+                    AllocationReleaseOutcome::Failed { .. } => {
+                        allocation.retained(AllocationReleaseState::Quarantined, QuarantineReason::AllocatorRefused)
+                    }
+                    AllocationReleaseOutcome::Quarantined { accounting, residual } => {
+                        let (address, align) = (allocation.exposed_address(), allocation.alignment);
+                        AllocationReleaseOutcome::quarantined(accounting, ResidualOwnership { address, align, ..residual })
+                    }
+                    complete @ AllocationReleaseOutcome::Complete { .. } => complete,
+                }
+            }
+        };
+        let allocation = self.settle(&outcome);
+        (outcome, allocation)
+    }
+
+    fn allocation(&self) -> &BoundAllocation {
+        self.allocation.as_ref().expect("a request has its allocation until it is settled")
+    }
+
+    /// Queued → gone, or quarantined.
+    fn settle(&mut self, outcome: &AllocationReleaseOutcome) -> BoundAllocation {
+        let allocation = self.allocation.take().expect("a request is settled once");
+        let mechanism = allocation.binding.mechanism();
+        match outcome.residual() {
+            None => mechanism.pins.settle(allocation.record.home),
+            Some(residual) => mechanism.quarantine.push(QuarantinedAllocation {
+                identity: allocation.identity(),
+                address: residual.address,
+                bytes: allocation.bytes,
+                align: residual.align,
+                state: residual.state,
+                reason: residual.reason,
+                retained_bytes: residual.retained_bytes,
+            }),
+        }
+        allocation
+    }
+}
+
+impl BoundAllocation {
+    /// Nothing was released.
+    fn retained(&self, state: AllocationReleaseState, reason: QuarantineReason) -> AllocationReleaseOutcome {
+        let retained_bytes = self.bytes as u64;
+        let residual = ResidualOwnership { state, reason, retained_bytes, address: self.exposed_address(), align: self.alignment };
+        AllocationReleaseOutcome::quarantined(ReleaseAccounting::eager(retained_bytes), residual)
+    }
+
+    /// The address, for those who turn it back into a pointer to reclaim the memory by hand.
+    fn exposed_address(&self) -> usize {
+        self.pointer.as_ptr().expose_provenance()
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if let Some(allocation) = &self.allocation {
+            let outcome = allocation.retained(AllocationReleaseState::Quarantined, QuarantineReason::AbandonedRequest);
+            self.settle(&outcome);
+        }
+    }
+}

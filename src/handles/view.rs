@@ -1,0 +1,108 @@
+//! A part of an allocation, to be looked at through its binding.
+
+use super::{
+    allocation::{BoundAllocation, Record},
+    binding::MemoryBinding,
+};
+use crate::{
+    contract::{AllocationGeneration, AllocationIdentity},
+    sync::Arc,
+};
+use std::{fmt, ptr::NonNull};
+
+/// A part of an allocation. It doesn't reveal its address: [`MemoryBinding::with_view`] does, to a closure.
+///
+/// It keeps allocator, authority and provider context alive, but not the allocation: that may be released from elsewhere, even while a
+/// closure is looking at it.
+#[derive(Clone)]
+pub struct BoundMemoryView {
+    pub(super) binding: MemoryBinding,
+    pub(super) record: Arc<Record>,
+    generation: AllocationGeneration,
+    pub(super) part: ValidatedMemoryView,
+}
+
+// SAFETY: the pointer is an address to hand on; nothing here reads or writes through it.
+unsafe impl Send for BoundMemoryView {}
+// SAFETY: as above.
+unsafe impl Sync for BoundMemoryView {}
+
+impl BoundMemoryView {
+    /// The caller has checked that the part lies within the allocation.
+    pub(super) fn new(allocation: &BoundAllocation, offset: usize, bytes: usize) -> Self {
+        // SAFETY: within the allocation, or just past its end, so neither null nor past the end of what the allocator made.
+        let pointer = unsafe { allocation.pointer.add(offset) };
+        Self {
+            binding: allocation.binding.clone(),
+            record: Arc::clone(&allocation.record),
+            generation: allocation.generation,
+            part: ValidatedMemoryView { pointer, bytes },
+        }
+    }
+
+    /// The binding its allocation was made with, or a clone of it.
+    #[must_use]
+    pub const fn binding(&self) -> &MemoryBinding {
+        &self.binding
+    }
+
+    /// Names the allocation that it is a part of.
+    #[must_use]
+    pub const fn allocation_identity(&self) -> AllocationIdentity {
+        AllocationIdentity::new(self.binding.identity(), self.generation)
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.part.bytes
+    }
+
+    /// Whether its size is zero.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.part.bytes == 0
+    }
+}
+
+impl fmt::Debug for BoundMemoryView {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("BoundMemoryView")
+            .field("allocation", &self.allocation_identity())
+            .field("bytes", &self.part.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`MemoryBinding::with_view`] hands to its closure: an address, checked a moment ago.
+#[derive(Clone, Copy, Debug)]
+pub struct ValidatedMemoryView {
+    pointer: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address to hand on; nothing here reads or writes through it.
+unsafe impl Send for ValidatedMemoryView {}
+// SAFETY: as above.
+unsafe impl Sync for ValidatedMemoryView {}
+
+impl ValidatedMemoryView {
+    /// Where the view begins: the allocator's pointer plus the view's offset.
+    #[must_use]
+    pub const fn as_ptr(self) -> NonNull<u8> {
+        self.pointer
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.bytes
+    }
+
+    /// Whether its size is zero.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.bytes == 0
+    }
+}

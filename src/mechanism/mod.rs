@@ -1,0 +1,20 @@
+//! One registered allocator with what its destructor needs.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | [`entry`] | a mechanism: lifecycle, pins, resources; the hold that keeps the resources |
+//! | [`support`] | what a mechanism pins besides its allocator: an authority or a provider context as registered |
+//! | [`teardown`] | allocator → authority → context, and what happens when one of them panics |
+//! | [`quarantine`] | ownership that was retained |
+//! | [`snapshot`] | copies of state for observers |
+
+pub(crate) mod entry;
+pub(crate) mod quarantine;
+mod snapshot;
+pub(crate) mod support;
+pub(crate) mod teardown;
+
+pub(crate) use self::{
+    entry::{Hold, Mechanism, Names},
+    support::{InUse, Support},
+};

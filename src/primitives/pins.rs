@@ -1,0 +1,358 @@
+//! Who is using something right now, counted without a shared cache line.
+//!
+//! A stripe is two words on cache lines of its own; a thread uses the stripe of its [lane](super::lane).
+//!
+//! **Admission word**: two flags above three counts.
+//!
+//! ```text
+//!  63       62     61 .. 48      47 .. 22     21 .. 0
+//! LOST   RETIRED   operations      live      queued total
+//! ```
+//!
+//! An operation is admitted or refused by one addition whose returned flags decide; closing is one `fetch_or` per stripe.
+//! Both change the same word, so one of them comes first: no fence, no handshake. An operation ends on the stripe on which it
+//! began; what it recorded is counted there, at its *home*, until it is settled. So each recorded thing is in exactly one
+//! count of one word at every instant, and its moves (operation → live → queued) are one read-modify-write each.
+//! LOST refuses what RETIRED refuses, and queueing as well. Flags are never cleared. After LOST nothing is admitted, so the
+//! end of a life needs no flag.
+//!
+//! **Handle word**: CLOSED in the lowest bit, a signed count above. A handle may be let go on any stripe, so one stripe may fall
+//! below zero, and borrows into no flag. Closing sets each stripe's CLOSED and moves the counts to one central word, which holds a
+//! bias until the sum is in: so it meets zero only when the last handle has gone, and whoever brings it there owes the teardown.
+//! A closed handle word is dead: what is added to it afterwards means nothing.
+//!
+//! | operation | progress | cost |
+//! | --- | --- | --- |
+//! | [`Pins::enter`], [`Operation`]'s end, [`Operation::record`], [`Pins::queue`], [`Pins::settle`] | wait-free | one RMW on one stripe; a refusal two |
+//! | [`Pins::acquire`], [`Pins::derive`], [`Pins::release`] | wait-free | one RMW on the caller's stripe; after closing a second one on the central word |
+//! | [`Pins::close_admission`], [`Pins::close_handles`] | wait-free | one RMW per stripe |
+//! | [`Pins::totals`] | wait-free | one load per stripe |
+//!
+//! Limits per stripe: 2¹³ operations at a time, 2²⁵ live, 2²¹ queued or quarantined. A call that would pass one is refused
+//! ([`Refused::Full`]); the fields hold twice that and more, so that calls on their way to a refusal can't carry into a neighbour.
+//! The handle count is 63 bits wide; [`Pins::derive`] aborts at half of that, as std's `Arc` does.
+
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering::*};
+use crossbeam_utils::CachePadded;
+
+const LOST: u64 = 1 << 63;
+const RETIRED: u64 = 1 << 62;
+const OPERATION: u64 = 1 << 48;
+const LIVE: u64 = 1 << 22;
+const QUEUED: u64 = 1;
+
+const OPERATION_LIMIT: u64 = 1 << 13;
+const LIVE_LIMIT: u64 = 1 << 25;
+const QUEUED_LIMIT: u64 = 1 << 21;
+
+const CLOSED: i64 = 1;
+const HANDLE: i64 = 2;
+const HANDLE_LIMIT: i64 = i64::MAX / 2;
+const BIAS: i64 = 1 << 62;
+
+/// The most stripes that one set of pins has.
+pub const MOST_STRIPES: usize = 128;
+
+/// The counts of one admission word, or the sum of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub operations: usize,
+    pub live: usize,
+    /// Queued and not settled, whoever owns it meanwhile.
+    pub queued: usize,
+}
+
+impl Totals {
+    const fn of(word: u64) -> Self {
+        Self {
+            operations: (word & (RETIRED - 1)) as usize >> 48,
+            live: (word & (OPERATION - 1)) as usize >> 22,
+            queued: (word & (LIVE - 1)) as usize,
+        }
+    }
+}
+
+/// Which calls are refused from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// New operations.
+    Retired,
+    /// New operations and new releases.
+    Lost,
+}
+
+impl Close {
+    const fn flag(self) -> u64 {
+        match self {
+            Self::Retired => RETIRED,
+            Self::Lost => LOST,
+        }
+    }
+}
+
+/// Why something was not admitted. Nothing is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Closed; the lifecycle word says how.
+    Closed,
+    /// A counter has reached its limit.
+    Full,
+}
+
+/// No handle can be acquired any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+/// What letting a handle go, or closing, has brought about.
+#[must_use = "whoever is told `Last` owes the teardown"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Held,
+    /// No handle exists, nor ever will. Told once.
+    Last,
+}
+
+#[derive(Debug)]
+struct Stripe {
+    admission: AtomicU64,
+    handles: AtomicI64,
+}
+
+#[derive(Debug)]
+pub struct Pins {
+    stripes: Box<[CachePadded<Stripe>]>,
+    /// Handles counted since closing, and those that closing has moved here; above a bias until it has.
+    central: CachePadded<AtomicI64>,
+}
+
+/// Where a recorded thing is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home(usize);
+
+/// An admitted operation. Dropping it ends it.
+#[must_use]
+#[derive(Debug)]
+pub struct Operation<'a> {
+    pins: &'a Pins,
+    home: Home,
+}
+
+impl Pins {
+    /// `stripes` must be a power of two.
+    pub fn new(stripes: usize) -> Self {
+        assert!(stripes.is_power_of_two() && stripes <= MOST_STRIPES);
+        let stripe = |_| CachePadded::new(Stripe { admission: AtomicU64::new(0), handles: AtomicI64::new(0) });
+        Self { stripes: (0..stripes).map(stripe).collect(), central: CachePadded::new(AtomicI64::new(BIAS)) }
+    }
+
+    #[inline(always)]
+    fn home(&self, lane: usize) -> Home {
+        Home(lane & (self.stripes.len() - 1))
+    }
+
+    #[inline(always)]
+    fn stripe(&self, home: Home) -> &Stripe {
+        // The mask again, so that no bounds check is left on the hot path.
+        &self.stripes[home.0 & (self.stripes.len() - 1)]
+    }
+
+    /// Begins an operation, on the stripe of `lane`.
+    ///
+    /// The caller has looked at the lifecycle word before, so that nobody is refused by one stripe and then admitted by another.
+    #[inline]
+    pub fn enter(&self, lane: usize) -> Result<Operation<'_>, Refused> {
+        let home = self.home(lane);
+        // Acquire: who is refused sees the lifecycle word that was written before the flag. Pairs with the Release half in
+        // `close_admission`. Which of the two came first is decided by the word itself.
+        let before = self.stripe(home).admission.fetch_add(OPERATION, Acquire);
+        if before & (LOST | RETIRED) != 0 || is_full(before) {
+            return Err(self.undo_enter(home, before));
+        }
+        Ok(Operation { pins: self, home })
+    }
+
+    #[cold]
+    fn undo_enter(&self, home: Home, before: u64) -> Refused {
+        // Relaxed: nothing was done in between.
+        self.stripe(home).admission.fetch_sub(OPERATION, Relaxed);
+        if before & (LOST | RETIRED) != 0 { Refused::Closed } else { Refused::Full }
+    }
+
+    /// Live → queued, at home. The caller has won the record's right to be released.
+    #[inline]
+    pub fn queue(&self, home: Home) -> Result<(), Refused> {
+        // Acquire: as in `enter`.
+        let before = self.stripe(home).admission.fetch_add(QUEUED.wrapping_sub(LIVE), Acquire);
+        if before & LOST != 0 || Totals::of(before).queued as u64 >= QUEUED_LIMIT {
+            return Err(self.undo_queue(home, before));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn undo_queue(&self, home: Home, before: u64) -> Refused {
+        // Relaxed: nothing was done in between.
+        self.stripe(home).admission.fetch_sub(QUEUED.wrapping_sub(LIVE), Relaxed);
+        if before & LOST != 0 { Refused::Closed } else { Refused::Full }
+    }
+
+    /// Queued → gone.
+    #[inline]
+    pub fn settle(&self, home: Home) {
+        // Release: the release of the thing happens-before whatever finds the total at zero. Pairs with `totals`.
+        self.stripe(home).admission.fetch_sub(QUEUED, Release);
+    }
+
+    /// Sets the flag on every stripe. Whoever decides on the lifecycle word calls this first, whoever changed the word.
+    pub fn close_admission(&self, close: Close) {
+        let flag = close.flag();
+        for stripe in &self.stripes {
+            // Acquire: pairs with the Release in `Operation`'s end: an idle stripe's operations happen-before us.
+            if stripe.admission.load(Acquire) & flag == 0 {
+                // AcqRel: Release publishes the lifecycle word to who is refused; Acquire as above.
+                stripe.admission.fetch_or(flag, AcqRel);
+            }
+        }
+    }
+
+    /// The sum over all stripes. Each recorded thing that stands during the whole call is counted exactly once. Once admission
+    /// is closed, a sum of zero stays zero, but for calls that are on their way to a refusal.
+    pub fn totals(&self) -> Totals {
+        self.stripes.iter().fold(Totals::default(), |sum, stripe| {
+            // Acquire: pairs with the Release of each step that lowers a count.
+            let here = Totals::of(stripe.admission.load(Acquire));
+            Totals { operations: sum.operations + here.operations, live: sum.live + here.live, queued: sum.queued + here.queued }
+        })
+    }
+
+    /// Counts a handle, unless handles are closed.
+    #[inline]
+    pub fn acquire(&self, lane: usize) -> Result<(), Closed> {
+        // Relaxed: `close_handles` changes this same word, so one of the two comes first. Either we are in the count that it
+        // moves, or CLOSED comes back, and what we added to a dead word means nothing.
+        let before = self.stripe(self.home(lane)).handles.fetch_add(HANDLE, Relaxed);
+        if before & CLOSED == 0 { Ok(()) } else { Err(Closed) }
+    }
+
+    /// Counts a handle beside one that the caller holds.
+    #[inline]
+    pub fn derive(&self, lane: usize) {
+        // Relaxed: the caller's own handle keeps the resources, whatever order others see.
+        let before = self.stripe(self.home(lane)).handles.fetch_add(HANDLE, Relaxed);
+        if before & CLOSED != 0 {
+            self.derive_closed();
+        } else if before > HANDLE_LIMIT {
+            overflow();
+        }
+    }
+
+    #[cold]
+    fn derive_closed(&self) {
+        // Relaxed: as in `derive`; the caller's own handle is in this word, or about to be moved here.
+        let before = self.central.fetch_add(1, Relaxed);
+        // Below the bias the word counts up from zero, so it can't pass this window unseen; around the bias it stays near.
+        if (BIAS / 4..BIAS / 2).contains(&before) || before > BIAS + BIAS / 2 {
+            overflow();
+        }
+    }
+
+    /// Lets a handle go. The caller does not touch `self` afterwards, unless it is told `Last`.
+    ///
+    /// # Safety
+    ///
+    /// `this` is valid, and the caller's handle is counted in it.
+    #[inline]
+    pub unsafe fn release(this: *const Self, lane: usize) -> Left {
+        // SAFETY: the caller's handle keeps `*this` until the subtraction below, and, if CLOSED came back, until the
+        // second one, since closing has counted it into the central word.
+        let pins = unsafe { &*this };
+        // Release: our use of the resources happens-before the teardown. Pairs with the Acquire half in `close_handles`.
+        let before = pins.stripe(pins.home(lane)).handles.fetch_sub(HANDLE, Release);
+        if before & CLOSED == 0 { Left::Held } else { pins.release_closed() }
+    }
+
+    #[cold]
+    fn release_closed(&self) -> Left {
+        // AcqRel: Release as in `release`; Acquire so that who is told `Last` has every other use behind it.
+        if self.central.fetch_sub(1, AcqRel) == 1 { Left::Last } else { Left::Held }
+    }
+
+    /// Refuses new handles. Called once.
+    pub fn close_handles(&self) -> Left {
+        let held: i64 = self
+            .stripes
+            .iter()
+            .map(|stripe| {
+                // AcqRel: Acquire pairs with the Release in `release`; Release hands that on to who is told `Last`.
+                let before = stripe.handles.fetch_or(CLOSED, AcqRel);
+                debug_assert_eq!(before & CLOSED, 0, "closed twice");
+                before >> 1
+            })
+            .sum();
+        // AcqRel: as in `release_closed`.
+        if self.central.fetch_add(held - BIAS, AcqRel) == BIAS - held { Left::Last } else { Left::Held }
+    }
+}
+
+/// Whether the counts that an operation may raise have reached their limits.
+#[inline(always)]
+const fn is_full(word: u64) -> bool {
+    let totals = Totals::of(word);
+    totals.operations as u64 >= OPERATION_LIMIT || totals.live as u64 >= LIVE_LIMIT
+}
+
+#[cold]
+fn overflow() -> ! {
+    std::process::abort()
+}
+
+impl Operation<'_> {
+    /// Ends the operation by recording what it made: operation → live, in one step.
+    #[inline]
+    pub fn record(self) -> Home {
+        let home = self.home;
+        // Release: what was made happens-before whatever finds it counted. Pairs with `totals`.
+        self.pins.stripe(home).admission.fetch_add(LIVE.wrapping_sub(OPERATION), Release);
+        std::mem::forget(self);
+        home
+    }
+}
+
+impl Drop for Operation<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: the operation happens-before whatever finds the stripe idle. Pairs with `totals`.
+        self.pins.stripe(self.home).admission.fetch_sub(OPERATION, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R6: a full counter refuses, and leaves nothing behind.
+    #[test]
+    fn a_full_stripe_refuses_and_counts_nothing() {
+        let pins = Pins::new(1);
+        let operations: Vec<_> = (0..OPERATION_LIMIT).map(|_| pins.enter(0).unwrap()).collect();
+        assert_eq!(pins.enter(0).unwrap_err(), Refused::Full);
+        assert_eq!(pins.totals().operations, OPERATION_LIMIT as usize);
+        drop(operations);
+        assert_eq!(pins.totals(), Totals::default());
+
+        pins.stripes[0].admission.store(LIVE * LIVE_LIMIT, Relaxed);
+        assert_eq!(pins.enter(0).unwrap_err(), Refused::Full);
+        pins.stripes[0].admission.store(LIVE + QUEUED * QUEUED_LIMIT, Relaxed);
+        assert_eq!(pins.queue(Home(0)), Err(Refused::Full));
+        assert_eq!(pins.totals(), Totals { operations: 0, live: 1, queued: QUEUED_LIMIT as usize });
+    }
+
+    /// The fields neither overlap nor reach the flags at their limits.
+    #[test]
+    fn fields_are_apart() {
+        let word = LOST | RETIRED | OPERATION * 0x3fff | LIVE * 0x3ff_ffff | 0x3f_ffff;
+        assert_eq!(word, u64::MAX);
+        assert_eq!(Totals::of(word), Totals { operations: 0x3fff, live: 0x3ff_ffff, queued: 0x3f_ffff });
+        assert_eq!(Totals::of(LOST | RETIRED), Totals::default());
+    }
+}

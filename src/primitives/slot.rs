@@ -1,0 +1,378 @@
+//! What is selected right now: a slot that candidates compare-and-swap into.
+//!
+//! # Protocol
+//!
+//! The slot's cell holds a *record*: a candidate or nothing, the candidate of the record it replaced (its *prior*), a verdict,
+//! and a version. A publication is a fresh record, so the same candidate selected twice is two publications, and comparing
+//! records by address while one is held admits no ABA.
+//!
+//! ```text
+//!            publish                     complete                  take out
+//! Committed ─────────▶ Undecided(c) ──┬─▶ Committed(c)   prior is cut
+//!     p                 prior = p     │
+//!                                     └─▶ Failed(c) ──────▶ Committed(p) if p lives, looked at twice
+//!                                                           Committed(nothing) otherwise
+//! ```
+//!
+//! - A verdict is decided once, by one compare-and-swap, from the candidate's [`Liveness`], by the publisher or by **whoever
+//!   meets the record first**. Nobody goes on from a record that is not Committed: it is *finished* (completed, and taken out if
+//!   it failed) before anything else. So a prior is always a committed candidate, a publication that fails leaves no trace, and
+//!   a stopped publisher stops nobody.
+//! - Who ends a candidate's life makes its word terminal **first**, then [sweeps](SelectionSlot::sweep) the slot. Publishing writes
+//!   the slot and reads the word; ending writes the word and reads the slot. Each has a `fence(SeqCst)` in between, so at least one
+//!   of the two notices the other. The same holds for a prior that is put back, which is why it is looked at again.
+//! - A Committed record whose candidate is dead counts as empty. It is there for a moment only: whoever ended the candidate is
+//!   on its way to the slot.
+//! - Every record carries the version of the one it replaced plus one, the empty and the restored ones included. Who
+//!   reports emptiness together with a version replaces a dead record first.
+//! - A prior is cut once its record is Committed, or once the slot no longer holds it. Uncut priors would chain everything ever
+//!   selected together; cut earlier, a second finisher would find none and lose it.
+//!
+//! | operation | progress | cost |
+//! | --- | --- | --- |
+//! | [`SelectionSlot::load`], [`SelectionSlot::observe`] | lock-free: retries are paid for by publications | one `ArcSwap` load, two more loads |
+//! | [`SelectionSlot::select`], [`SelectionSlot::offer`] | lock-free | one allocation, one compare-and-swap of the cell, one of the verdict, one fence |
+//! | [`SelectionSlot::sweep`] | lock-free | one fence, one load; if the candidate is dead one allocation and one compare-and-swap |
+
+use super::liveness::Liveness;
+use crate::sync::{
+    Arc, ArcCell, ArcGuard,
+    atomic::{AtomicU8, Ordering::*, fence},
+    gate,
+};
+use std::fmt;
+
+/// What a [`SelectionSlot`] can select.
+///
+/// # Contract
+///
+/// [`liveness`](Self::liveness) is called in the middle of decisions: it must return a field, always the same, and not panic. A
+/// candidate is dropped by whoever lets its last record go, which may be any thread that reads the slot.
+pub trait Candidate: Send + Sync + 'static {
+    /// The word that says whether this candidate may be selected.
+    fn liveness(&self) -> &Liveness;
+}
+
+const UNDECIDED: u8 = 0;
+const COMMITTED: u8 = 1;
+const FAILED: u8 = 2;
+
+/// One publication.
+struct Record<T> {
+    /// UNDECIDED, then COMMITTED or FAILED, for ever.
+    verdict: AtomicU8,
+    version: u64,
+    candidate: Option<Arc<T>>,
+    /// Read only while the record is FAILED and in the slot; cut as the module says.
+    prior: ArcCell<T>,
+}
+
+impl<T: Candidate> Record<T> {
+    fn committed(candidate: Option<Arc<T>>, version: u64) -> Arc<Self> {
+        Arc::new(Self { verdict: AtomicU8::new(COMMITTED), version, candidate, prior: ArcCell::new(None) })
+    }
+
+    fn undecided(candidate: Arc<T>, prior: Option<Arc<T>>, version: u64) -> Arc<Self> {
+        Arc::new(Self { verdict: AtomicU8::new(UNDECIDED), version, candidate: Some(candidate), prior: ArcCell::new(prior) })
+    }
+
+    #[inline(always)]
+    fn is_committed(&self) -> bool {
+        // Acquire: pairs with the Release half of the exchange in `complete`: who sees the verdict sees what it was made from.
+        self.verdict.load(Acquire) == COMMITTED
+    }
+
+    /// The candidate, if it may be given out. The record must be Committed.
+    #[inline(always)]
+    fn live(&self) -> Option<&Arc<T>> {
+        self.candidate.as_ref().filter(|candidate| candidate.liveness().is_live())
+    }
+
+    /// Decides the record, or finds it decided; says whether it is Committed.
+    fn complete(&self) -> bool {
+        // SeqCst: the slot was written, by us or by whoever published what we met, before the word is read. Pairs with the
+        // fence in `sweep`: either that sees this record in the slot, or we see the word terminal. A helper needs it as much as
+        // the publisher does: its verdict is as final.
+        fence(SeqCst);
+        let lives = self.live().is_some();
+        gate!(Judged);
+        let verdict = if lives { COMMITTED } else { FAILED };
+        // AcqRel: Release publishes the verdict with what was seen; Acquire, also on failure, sees who was faster.
+        let stands = match self.verdict.compare_exchange(UNDECIDED, verdict, AcqRel, Acquire) {
+            Ok(_) => verdict,
+            Err(faster) => faster,
+        };
+        if stands == COMMITTED {
+            self.prior.clear();
+        }
+        stands == COMMITTED
+    }
+}
+
+/// What stood in the slot when a record was met: the proof that it is Committed.
+struct Settled<T>(Arc<Record<T>>);
+
+/// A slot that names nothing or one live candidate, at rest.
+///
+/// The pieces of a registry without the registry: anyone who hot-swaps backends can use it.
+///
+/// ```
+/// use liveslot::{Candidate, Liveness, SelectionSlot};
+/// use std::sync::Arc;
+///
+/// struct Backend { liveness: Liveness, name: &'static str }
+///
+/// impl Candidate for Backend {
+///     fn liveness(&self) -> &Liveness { &self.liveness }
+/// }
+///
+/// let backend = |name| Arc::new(Backend { liveness: Liveness::new(), name });
+/// let (old, new) = (backend("old"), backend("new"));
+/// let slot = SelectionSlot::new();
+/// slot.select(old.clone()).unwrap();
+/// slot.select(new.clone()).unwrap();
+/// assert_eq!(slot.load().unwrap().name, "new");
+///
+/// new.liveness.retire(); // terminal first,
+/// slot.sweep();          // then out of the slot
+/// assert!(slot.load().is_none());
+/// assert!(slot.select(new).is_err(), "a dead candidate cannot come back");
+/// ```
+pub struct SelectionSlot<T: Candidate> {
+    cell: ArcCell<Record<T>>,
+}
+
+/// What [`SelectionSlot::observe`] saw: a decided selection and its version.
+#[derive(Debug)]
+pub struct Selected<T> {
+    /// The candidate, alive at one instant during the call, or none.
+    pub candidate: Option<Arc<T>>,
+    /// Counts the changes of the slot: never repeats, never falls.
+    pub version: u64,
+}
+
+/// What became of an [`offer`](SelectionSlot::offer).
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// The slot was empty and names the candidate now.
+    Installed,
+    /// A live candidate is selected; nothing was changed.
+    Occupied,
+    /// The offered candidate died meanwhile; it left no trace.
+    Died,
+}
+
+impl<T: Candidate> SelectionSlot<T> {
+    /// An empty slot, at version 0.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { cell: ArcCell::new(Some(Record::committed(None, 0))) }
+    }
+
+    /// Selects `candidate`, whatever was selected before.
+    ///
+    /// # Errors
+    ///
+    /// Hands `candidate` back if it is dead, or died before it was decided upon. Then the selection is as if the call had not been made: a newer
+    /// one is untouched, the one before is back if it is still alive, and nobody was given `candidate` in between.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free.
+    pub fn select(&self, candidate: Arc<T>) -> Result<(), Arc<T>> {
+        loop {
+            if !candidate.liveness().is_live() {
+                return Err(candidate);
+            }
+            let seen = self.settled();
+            if let Some(decided) = self.publish(&seen, &candidate, seen.0.live().cloned()) {
+                return if decided { Ok(()) } else { Err(candidate) };
+            }
+        }
+    }
+
+    /// Selects `candidate` if nothing live is selected.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free.
+    pub fn offer(&self, candidate: Arc<T>) -> Offer {
+        // SeqCst: the caller has made the candidate reachable for whoever ends lives, and looks at the slot now. Pairs with the
+        // fence between two such passes: either they reach the candidate, or we see what they did to the slot's.
+        fence(SeqCst);
+        loop {
+            let seen = self.settled();
+            if seen.0.live().is_some() {
+                return Offer::Occupied;
+            }
+            if let Some(decided) = self.publish(&seen, &candidate, None) {
+                return if decided { Offer::Installed } else { Offer::Died };
+            }
+        }
+    }
+
+    /// Puts an undecided record in place of `seen` and finishes it. `None` if `seen` no longer stands; else whether it was committed.
+    fn publish(&self, seen: &Settled<T>, candidate: &Arc<T>, prior: Option<Arc<T>>) -> Option<bool> {
+        let record = Record::undecided(Arc::clone(candidate), prior, seen.0.version + 1);
+        self.cell.replace(&seen.0, Arc::clone(&record)).then(|| {
+            gate!(Published);
+            self.finish(&record)
+        })
+    }
+
+    /// The record in the slot, once it is one to go on from.
+    fn settled(&self) -> Settled<T> {
+        loop {
+            let met = self.record();
+            if self.finish(&met) {
+                return Settled(met);
+            }
+        }
+    }
+
+    fn record(&self) -> Arc<Record<T>> {
+        self.cell.load_full().expect("a slot's cell is never empty")
+    }
+
+    /// Completes `record`, and takes it out if it failed; says whether it is Committed.
+    fn finish(&self, record: &Arc<Record<T>>) -> bool {
+        let committed = record.is_committed() || record.complete();
+        if !committed {
+            self.take_out(record);
+        }
+        committed
+    }
+
+    /// Puts the prior of a Failed record back, or nothing, if the record is still in the slot.
+    #[cold]
+    fn take_out(&self, failed: &Arc<Record<T>>) {
+        let prior = failed.prior.load_full().filter(|prior| prior.liveness().is_live());
+        gate!(PriorRead);
+        let restored = Record::committed(prior, failed.version + 1);
+        if self.cell.replace(failed, Arc::clone(&restored)) && restored.candidate.is_some() {
+            gate!(Restored);
+            self.sweep_record(restored);
+        }
+        // Whoever replaced it, the slot no longer holds the failed record: nobody needs its prior any more.
+        failed.prior.clear();
+    }
+
+    /// Takes a dead candidate out of the slot. Call it after the candidate's word has been made terminal, on every slot that may
+    /// name it: the call returns only when the slot names it no more. A live selection is left alone.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free: each retry is paid for by a publication.
+    pub fn sweep(&self) {
+        // SeqCst: the word was written before the slot is read. Pairs with the fence in `complete` and in `sweep_record`.
+        fence(SeqCst);
+        self.alive_or_empty();
+    }
+
+    /// Replaces `restored` by an empty record if its candidate has died.
+    fn sweep_record(&self, restored: Arc<Record<T>>) {
+        // SeqCst: the slot was written before the word is read. Pairs with the fence in `sweep`: either that finds the restored
+        // record, or we find its candidate dead.
+        fence(SeqCst);
+        if restored.live().is_none() {
+            self.empty(&restored);
+        }
+    }
+
+    /// Puts an empty record in place of `dead`, if that still stands. Gives the empty record if it does now.
+    fn empty(&self, dead: &Arc<Record<T>>) -> Option<Arc<Record<T>>> {
+        let empty = Record::committed(None, dead.version + 1);
+        self.cell.replace(dead, Arc::clone(&empty)).then_some(empty)
+    }
+
+    /// The record in the slot once it is Committed and its candidate, if it has one, was alive.
+    fn alive_or_empty(&self) -> Arc<Record<T>> {
+        loop {
+            let Settled(record) = self.settled();
+            if record.candidate.is_none() || record.live().is_some() {
+                return record;
+            }
+            if let Some(empty) = self.empty(&record) {
+                return empty;
+            }
+        }
+    }
+
+    /// What is selected, with the version of that selection.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free.
+    #[must_use]
+    pub fn observe(&self) -> Selected<T> {
+        let record = self.alive_or_empty();
+        Selected { candidate: record.candidate.clone(), version: record.version }
+    }
+
+    /// The selected candidate. It may die at any moment, also before the call returns.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free.
+    #[must_use]
+    pub fn load(&self) -> Option<Arc<T>> {
+        self.read(|candidate| Some(Arc::clone(candidate)))
+    }
+
+    /// Lets `take` look at the selected candidate, protected meanwhile. `None` if there is none; `take` may answer `None` to look
+    /// again, when it could not use a candidate that has died since.
+    #[inline]
+    pub(crate) fn read<R>(&self, mut take: impl FnMut(&Arc<T>) -> Option<R>) -> Option<R> {
+        loop {
+            let guard = self.cell.load();
+            let Some(record) = &*guard else { return None };
+            if !record.is_committed() {
+                self.help(guard);
+                continue;
+            }
+            // Dead counts as empty, and is being swept.
+            let candidate = record.live()?;
+            if let Some(taken) = take(candidate) {
+                return Some(taken);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn help(&self, guard: ArcGuard<Record<T>>) {
+        if let Some(record) = guard.as_ref().map(Arc::clone) {
+            // Finishing may drop records, and with them a candidate: not under a guard.
+            drop(guard);
+            self.finish(&record);
+        }
+    }
+}
+
+/// What a model asserts on after all threads have joined: the slot as it stands, without the repair that reading would do.
+#[cfg(any(liveslot_loom, liveslot_shuttle, liveslot_gates))]
+impl<T: Candidate> SelectionSlot<T> {
+    /// The raw record: whether it is Committed, its candidate, its version, and whether its prior is cut.
+    pub fn raw(&self) -> (bool, Option<Arc<T>>, u64, bool) {
+        let record = self.record();
+        (record.is_committed(), record.candidate.clone(), record.version, record.prior.load_full().is_none())
+    }
+}
+
+impl<T: Candidate> Default for SelectionSlot<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Candidate> fmt::Debug for SelectionSlot<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let record = self.record();
+        formatter
+            .debug_struct("SelectionSlot")
+            .field("version", &record.version)
+            .field("occupied", &record.live().is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+//! Registering contexts, authorities and allocators.
+//!
+//! A registration counts itself as a user of its context and its authority, or is refused because one of them was removed: the
+//! use count decides, in one word each. The mechanism goes into the device's table first and is offered to the slot afterwards, with a
+//! `fence(SeqCst)` in between (in [`SelectionSlot::offer`](crate::SelectionSlot::offer)). A loss marks what the table lists, fences, and lists again
+//! until nothing is new, before it clears the slot: so either it marks the new mechanism, or the new mechanism's
+//! offer finds the old selection dead, and takes its place.
+
+use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, issue};
+use crate::{
+    contract::{
+        AuthorityIdentity, BindingResource, DeviceAllocator, DeviceKey, MechanismCoherence, MechanismIdentity, ProviderContextIdentity,
+    },
+    error::BindingError,
+    mechanism::{InUse, Mechanism, Names, Support},
+    primitives::table::{Place, Table, TableFull},
+    sync::{Arc, atomic::Ordering::*, epoch, gate},
+};
+
+impl BindingRegistry {
+    /// Registers a provider context: what an allocator's memory needs to be valid. The registry keeps `resource` until the context is removed and
+    /// no mechanism needs it any more.
+    ///
+    /// # Errors
+    ///
+    /// [`BindingError::IdentityExhausted`].
+    ///
+    /// # Progress
+    ///
+    /// Lock-free.
+    pub fn register_provider_context(
+        &self,
+        device: DeviceKey,
+        resource: Arc<dyn BindingResource>,
+    ) -> Result<RegisteredProviderContext, BindingError> {
+        let (number, place) = register_support(&self.inner.contexts, device, resource)?;
+        let identity = ProviderContextIdentity::from_number(number);
+        Ok(RegisteredProviderContext { registry: self.inner.number, place, identity, device })
+    }
+
+    /// Registers an authority: who accounts for an allocator's memory. Kept as a provider context is.
+    ///
+    /// # Errors
+    ///
+    /// [`BindingError::IdentityExhausted`].
+    ///
+    /// # Progress
+    ///
+    /// Lock-free.
+    pub fn register_authority(&self, device: DeviceKey, resource: Arc<dyn BindingResource>) -> Result<RegisteredAuthority, BindingError> {
+        let (number, place) = register_support(&self.inner.authorities, device, resource)?;
+        let identity = AuthorityIdentity::from_number(number);
+        Ok(RegisteredAuthority { registry: self.inner.number, place, identity, device })
+    }
+
+    /// Registers an allocator with its context and its authority: a new, Active mechanism. It becomes the selection of its device if
+    /// there is none.
+    ///
+    /// Asks the allocator for its [`device`](DeviceAllocator::device) first, once, with nothing held.
+    ///
+    /// # Errors
+    ///
+    /// In this order: [`BindingError::ForeignRegistry`] for a token of another registry;
+    /// [`BindingError::UnregisteredProviderContext`], [`BindingError::UnregisteredAuthority`] for one that was removed;
+    /// [`BindingError::DeviceMismatch`] if authority or allocator are for another device than the context;
+    /// [`BindingError::IdentityExhausted`]. Nothing is registered then, and `allocator` is dropped.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free.
+    pub fn register_allocator(
+        &self,
+        context: RegisteredProviderContext,
+        authority: RegisteredAuthority,
+        allocator: Arc<dyn DeviceAllocator>,
+    ) -> Result<RegisteredMechanism, BindingError> {
+        let device = allocator.device();
+        self.inner.register(context, authority, allocator, device, MechanismCoherence::SelfContained)
+    }
+
+    /// As [`register_allocator`](Self::register_allocator), with the allocator's device as the caller has learned it before.
+    #[doc(hidden)]
+    pub fn register_allocator_with_device(
+        &self,
+        context: RegisteredProviderContext,
+        authority: RegisteredAuthority,
+        allocator: Arc<dyn DeviceAllocator>,
+        allocator_device: DeviceKey,
+    ) -> Result<RegisteredMechanism, BindingError> {
+        self.inner.register(context, authority, allocator, allocator_device, MechanismCoherence::SelfContained)
+    }
+
+    /// As [`register_allocator`](Self::register_allocator), for an allocator whose parts are separate objects.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Safety
+    ///
+    /// The allocator's plain interface, its capabilities and its release reach one coherent mechanism.
+    pub unsafe fn register_trusted_composite(
+        &self,
+        context: RegisteredProviderContext,
+        authority: RegisteredAuthority,
+        allocator: Arc<dyn DeviceAllocator>,
+    ) -> Result<RegisteredMechanism, BindingError> {
+        let device = allocator.device();
+        self.inner.register(context, authority, allocator, device, MechanismCoherence::TrustedComposite)
+    }
+}
+
+fn register_support(table: &Table<Support>, device: DeviceKey, resource: Arc<dyn BindingResource>) -> Result<(u64, Place), BindingError> {
+    let number = issue()?;
+    let place = table.insert(Arc::new(Support::new(number, device, resource))).map_err(full)?;
+    Ok((number, place))
+}
+
+fn full(_: TableFull) -> BindingError {
+    BindingError::IdentityExhausted
+}
+
+impl Inner {
+    fn register(
+        &self,
+        context_token: RegisteredProviderContext,
+        authority_token: RegisteredAuthority,
+        allocator: Arc<dyn DeviceAllocator>,
+        allocator_device: DeviceKey,
+        coherence: MechanismCoherence,
+    ) -> Result<RegisteredMechanism, BindingError> {
+        let (context, authority) = self.use_supports(context_token, authority_token)?;
+        let device = context.device();
+        check_device("authority", device, authority.device())?;
+        check_device("allocator", device, allocator_device)?;
+
+        let number = issue()?;
+        let names = Names {
+            device,
+            mechanism: MechanismIdentity::from_number(number),
+            provider_context: context_token.identity,
+            authority: authority_token.identity,
+            coherence,
+        };
+        // Relaxed: the order of this word alone is the order of registration.
+        let sequence = self.sequence.fetch_add(1, Relaxed);
+        let mechanism = Mechanism::new(names, sequence, self.stripes, context, authority, allocator);
+        let home = self.devices.get_or_create(device);
+        let place = home.mechanisms.insert(Arc::clone(&mechanism)).map_err(full)?;
+        gate!(Registered);
+        // Whatever becomes of the offer: a mechanism that died meanwhile was registered all the same.
+        let _ = home.slot.offer(mechanism);
+        Ok(RegisteredMechanism { registry: self.number, place, identity: names.mechanism, device, coherence })
+    }
+
+    /// Counts a use of both, or of neither.
+    fn use_supports(&self, context: RegisteredProviderContext, authority: RegisteredAuthority) -> Result<(InUse, InUse), BindingError> {
+        self.own(context.registry, "provider context")?;
+        self.own(authority.registry, "authority")?;
+        let guard = epoch::pin();
+        let used_context = self.context(context, &guard)?.own().enter();
+        let used_context = used_context.map_err(|_| BindingError::UnregisteredProviderContext(context.identity))?;
+        let used_authority = self.authority(authority, &guard)?.own().enter();
+        let used_authority = used_authority.map_err(|_| BindingError::UnregisteredAuthority(authority.identity))?;
+        Ok((used_context, used_authority))
+    }
+}
+
+fn check_device(subject: &'static str, expected: DeviceKey, actual: DeviceKey) -> Result<(), BindingError> {
+    if expected == actual { Ok(()) } else { Err(BindingError::DeviceMismatch { subject, expected, actual }) }
+}

@@ -1,0 +1,166 @@
+//! Removing, and the end of the registry.
+//!
+//! That a mechanism which is not Active owns nothing and does nothing is for ever once it has been seen on stripes that are closed. The
+//! removed mark decides who removes; the winner clears the slot, unlinks the entry, ends the uses of context and
+//! authority, and lets go of the registry's pin last, with nothing held: whatever falls to it then is the user's code.
+
+use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext};
+use crate::{
+    contract::BindingResource,
+    error::BindingError,
+    mechanism::{Support, teardown::Destruction},
+    primitives::{
+        MechanismLifecycle,
+        liveness::Step,
+        table::{Found, Place, Table},
+        use_count::Remove,
+    },
+    sync::{Arc, epoch, gate},
+};
+
+impl BindingRegistry {
+    /// Removes a mechanism that is not Active and owns nothing. Its allocator, its share of the authority and of the context are destroyed as soon as no
+    /// handle needs them: before this returns, if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`]; [`BindingError::QuarantinedOwnership`] if ownership is retained;
+    /// [`BindingError::InactiveMechanism`] with its lifecycle if it is Active, or has live or queued allocations or operations in progress.
+    /// Nothing is changed then.
+    ///
+    /// # Panics
+    ///
+    /// If a destructor does, after everything else has been done.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free, destructors excepted.
+    pub fn remove(&self, mechanism: RegisteredMechanism) -> Result<(), BindingError> {
+        let unregistered = || BindingError::UnregisteredMechanism(mechanism.identity);
+        let guard = epoch::pin();
+        let (device, found) = self.inner.mechanism(mechanism, &guard)?;
+        let snapshot = found.snapshot();
+        if snapshot.quarantined_allocations != 0 {
+            return Err(BindingError::QuarantinedOwnership {
+                mechanism: mechanism.identity,
+                quarantined: snapshot.quarantined_allocations,
+            });
+        }
+        let active = snapshot.lifecycle == MechanismLifecycle::Active;
+        if active || snapshot.retains_ownership() || snapshot.active_operations != 0 {
+            return Err(BindingError::InactiveMechanism {
+                mechanism: mechanism.identity,
+                lifecycle: snapshot.lifecycle,
+                operation: "removal",
+            });
+        }
+        if found.mark_removed() == Step::Already {
+            return Err(unregistered());
+        }
+        gate!(RemovalMarked);
+        // Whoever ended its life may not have come to the slot yet.
+        device.slot.sweep();
+        let unlinked = device.mechanisms.remove(mechanism.place, mechanism.identity.number(), &guard);
+        debug_assert!(unlinked, "the mark has one winner");
+        let removed = found.own();
+        drop(guard);
+
+        let mut destruction = Destruction::default();
+        removed.close(&mut destruction);
+        destruction.finish();
+        Ok(())
+    }
+
+    /// Removes a provider context that no registered mechanism uses. Bindings don't count, and keep the resource.
+    ///
+    /// # Errors
+    ///
+    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredProviderContext`], [`BindingError::ProviderContextInUse`].
+    ///
+    /// # Panics
+    ///
+    /// If the resource's destructor does, after everything else has been done.
+    ///
+    /// # Progress
+    ///
+    /// Wait-free, the destructor excepted.
+    pub fn remove_provider_context(&self, context: RegisteredProviderContext) -> Result<(), BindingError> {
+        let guard = epoch::pin();
+        let found = self.inner.context(context, &guard)?;
+        let resource = unlink(&self.inner.contexts, context.place, context.identity.number(), found, &guard);
+        drop(guard);
+        match resource {
+            Ok(resource) => Ok(destroy(resource)),
+            Err(Remove::InUse) => Err(BindingError::ProviderContextInUse(context.identity)),
+            Err(_) => Err(BindingError::UnregisteredProviderContext(context.identity)),
+        }
+    }
+
+    /// Removes an authority that no registered mechanism uses, as [`remove_provider_context`](Self::remove_provider_context) does a context.
+    ///
+    /// # Errors
+    ///
+    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredAuthority`], [`BindingError::AuthorityInUse`].
+    ///
+    /// # Panics
+    ///
+    /// If the resource's destructor does, after everything else has been done.
+    ///
+    /// # Progress
+    ///
+    /// Wait-free, the destructor excepted.
+    pub fn remove_authority(&self, authority: RegisteredAuthority) -> Result<(), BindingError> {
+        let guard = epoch::pin();
+        let found = self.inner.authority(authority, &guard)?;
+        let resource = unlink(&self.inner.authorities, authority.place, authority.identity.number(), found, &guard);
+        drop(guard);
+        match resource {
+            Ok(resource) => Ok(destroy(resource)),
+            Err(Remove::InUse) => Err(BindingError::AuthorityInUse(authority.identity)),
+            Err(_) => Err(BindingError::UnregisteredAuthority(authority.identity)),
+        }
+    }
+}
+
+/// Removes a registration that is not in use. The winner is handed the resource, to be dropped once the guard has gone.
+fn unlink(
+    table: &Table<Support>,
+    place: Place,
+    number: u64,
+    found: Found<'_, Support>,
+    guard: &epoch::Guard,
+) -> Result<Arc<dyn BindingResource>, Remove> {
+    let resource = found.remove()?;
+    let unlinked = table.remove(place, number, guard);
+    debug_assert!(unlinked, "the use count has one winner");
+    Ok(resource)
+}
+
+fn destroy(resource: Arc<dyn BindingResource>) {
+    let mut destruction = Destruction::default();
+    destruction.destroy(resource);
+    destruction.finish();
+}
+
+/// The end of the registry. Mechanisms that are held go on working; of the others allocator, authority and context go in this order, and what is left of authorities and contexts
+/// goes last.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let guard = epoch::pin();
+        let devices = self.devices.iter();
+        let mechanisms: Vec<_> = devices.flat_map(|device| device.mechanisms.iter(&guard)).map(|found| found.own()).collect();
+        let tables = [&self.authorities, &self.contexts].into_iter();
+        let supports: Vec<_> = tables.flat_map(|table| table.iter(&guard)).map(|found| found.own()).collect();
+        drop(guard);
+
+        let mut destruction = Destruction::default();
+        for mechanism in mechanisms {
+            mechanism.close(&mut destruction);
+        }
+        for support in supports {
+            // SAFETY: `&mut self`. A mechanism that is still held has its own share of the resource.
+            destruction.destroy(unsafe { support.abandon() });
+        }
+        destruction.finish();
+    }
+}

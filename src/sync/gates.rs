@@ -1,0 +1,74 @@
+//! Hooks at the named steps of the protocols, for deterministic tests. Exists under `liveslot_gates` only.
+//!
+//! A test arms a step on the thread that will reach it; the closure then runs there, once, in the middle of the
+//! protocol. It may do the racing calls itself, or wait for another thread that does.
+
+use std::cell::{Cell, RefCell};
+
+/// The steps at which a test may interleave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// `select` and registration: the undecided record stands in the slot.
+    Published,
+    /// Completion: the candidate's word has been read, the verdict is not written.
+    Judged,
+    /// Taking out a failed record: the prior has been read, the slot is unchanged.
+    PriorRead,
+    /// Taking out a failed record: the prior stands in the slot again, and has not been looked at again.
+    Restored,
+    /// Registration: the entry is in the table, the slot has not been looked at.
+    Registered,
+    /// Retirement: the word is terminal, stripes and slot are unchanged.
+    Retired,
+    /// Invalidation: a pass over the device's mechanisms has ended.
+    Marked,
+    /// Removal: the mark is set, the table and the slot are unchanged.
+    RemovalMarked,
+    /// Binding: a live candidate has been found, its handle is not counted.
+    Found,
+    /// Preparing a release: the record is won, the home stripe is unchanged.
+    RecordWon,
+}
+
+thread_local! {
+    static ARMED: RefCell<Vec<(Step, Box<dyn FnOnce()>)>> = const { RefCell::new(Vec::new()) };
+    static IDENTITIES: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Runs `action` when this thread next reaches `step`. Several actions at one step run in the order of arming, one each time.
+pub fn arm(step: Step, action: impl FnOnce() + 'static) {
+    ARMED.with_borrow_mut(|armed| armed.push((step, Box::new(action))));
+}
+
+/// How many armed actions of this thread have not run.
+pub fn pending() -> usize {
+    ARMED.with_borrow(Vec::len)
+}
+
+/// Lets this thread issue `left` more identities, then none; `None` lifts the limit.
+pub fn limit_identities(left: Option<u64>) {
+    IDENTITIES.set(left);
+}
+
+pub fn reached(step: Step) {
+    let action = ARMED.with_borrow_mut(|armed| {
+        let at = armed.iter().position(|(armed, _)| *armed == step)?;
+        Some(armed.remove(at).1)
+    });
+    if let Some(action) = action {
+        action();
+    }
+}
+
+/// Whether this thread may issue another identity.
+pub fn identity_allowed() -> bool {
+    match IDENTITIES.get() {
+        None => true,
+        Some(0) => false,
+        Some(left) => {
+            IDENTITIES.set(Some(left - 1));
+            true
+        }
+    }
+}
