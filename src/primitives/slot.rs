@@ -120,6 +120,7 @@ struct Settled<T>(Arc<Record<T>>);
 /// use liveslot::{Candidate, Liveness, SelectionSlot};
 /// use std::sync::Arc;
 ///
+/// #[derive(Debug)]
 /// struct Backend { liveness: Liveness, name: &'static str }
 ///
 /// impl Candidate for Backend {
