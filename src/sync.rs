@@ -5,7 +5,7 @@
 //!
 //! | cfg | atomics, cells | [`ArcCell`] | [`epoch`] | chosen by |
 //! | --- | --- | --- | --- | --- |
-//! | none | std | `arc_swap::ArcSwapOption` | `crossbeam_epoch` | – |
+//! | none | std | `arc_swap::ArcSwap` | `crossbeam_epoch` | – |
 //! | `liveslot_gates` | std | the same | the same | `gate-tests/build.rs` |
 //! | `liveslot_shuttle` | shuttle | the same, behind a switch point | the same, a collector per execution | `shuttle-tests/build.rs` |
 //! | `liveslot_loom` | loom | an index into a table, in a loom atomic | a model of `defer` | `loom-tests/build.rs` |

@@ -143,7 +143,7 @@ impl MemoryBinding {
     ///
     /// Wait-free, the allocator excepted; lock-free where ownership is retained.
     pub fn release(&self, allocation: BoundAllocation) -> Result<(), ExplicitReleaseError> {
-        self.prepare(allocation)?.execute_bound()
+        self.release_now(allocation)
     }
 
     /// What the mechanism retains, in no particular order. Answers in every lifecycle, also after removal.

@@ -2,7 +2,7 @@
 //!
 //! Preparing first wins the record (one swap of its word), then moves the allocation from live to queued in its home stripe (one RMW). The record
 //! goes first, so that stale metadata touches no stripe. If LOST comes back from the stripe, both are undone by the winner. A
-//! [`Prepared`] is the only right to release an allocation; it ends in exactly one of *settled* and *quarantined*, also by unwinding. It
+//! [`Queued`] is the only right to release an allocation; it ends in exactly one of *settled* and *quarantined*, also by unwinding. It
 //! counts as an operation for as long, because it is counted as queued.
 
 use super::{allocation::BoundAllocation, binding::MemoryBinding};
@@ -28,8 +28,9 @@ struct Refused {
 }
 
 impl ExplicitReleaseError {
-    fn refused(error: BindingError, allocation: BoundAllocation) -> Self {
-        Self(Box::new(Refused { error, outcome: None, allocation }))
+    #[cold]
+    fn new(error: BindingError, outcome: Option<AllocationReleaseOutcome>, allocation: BoundAllocation) -> Self {
+        Self(Box::new(Refused { error, outcome, allocation }))
     }
 
     /// What went wrong.
@@ -86,61 +87,65 @@ impl error::Error for ExplicitReleaseError {
     }
 }
 
-/// The right to release one allocation, which is counted as queued until this ends.
-pub(super) struct Prepared {
-    /// Taken when the record is settled; dropped last, since it holds the mechanism.
-    allocation: Option<BoundAllocation>,
-}
+/// The right to release one allocation, which is counted as queued until this ends: by [`execute`](Self::execute), or by being
+/// dropped, which retains the ownership as abandoned.
+#[must_use]
+pub(super) struct Queued<'a>(&'a BoundAllocation);
 
 impl MemoryBinding {
-    /// Live → queued, exactly once; or the allocation back.
-    pub(super) fn prepare(&self, allocation: BoundAllocation) -> Result<Prepared, ExplicitReleaseError> {
+    /// Live → queued, exactly once.
+    #[inline]
+    pub(super) fn queue<'a>(&self, allocation: &'a BoundAllocation) -> Result<Queued<'a>, BindingError> {
         const OPERATION: &str = "release";
         let mechanism = self.mechanism();
         let phase = mechanism.phase();
         if !matches!(phase, MechanismLifecycle::Active | MechanismLifecycle::Retired) {
-            return Err(ExplicitReleaseError::refused(mechanism.refusal(phase, OPERATION), allocation));
+            return Err(mechanism.refusal(phase, OPERATION));
         }
-        if let Err(error) = self.own(&allocation.binding) {
-            return Err(ExplicitReleaseError::refused(error, allocation));
-        }
+        self.own(&allocation.binding)?;
         if !allocation.record.win() {
-            return Err(ExplicitReleaseError::refused(BindingError::StaleAllocation(allocation.identity()), allocation));
+            return Err(BindingError::StaleAllocation(allocation.identity()));
         }
         gate!(RecordWon);
-        if let Err(refused) = mechanism.pins.queue(allocation.record.home) {
+        mechanism.pins.queue(allocation.record.home).map_err(|refused| {
             allocation.record.give_back();
-            return Err(ExplicitReleaseError::refused(mechanism.refused(refused, OPERATION), allocation));
+            mechanism.refused(refused, OPERATION)
+        })?;
+        Ok(Queued(allocation))
+    }
+
+    /// As [`release`](Self::release): the allocation stays with the caller until it is known how it ended.
+    #[inline]
+    pub(super) fn release_now(&self, allocation: BoundAllocation) -> Result<(), ExplicitReleaseError> {
+        let outcome = self.queue(&allocation).map(Queued::execute);
+        match outcome {
+            Ok(AllocationReleaseOutcome::Quarantined { residual, .. }) => Err(retained(residual, outcome.ok(), allocation)),
+            Ok(_) => Ok(()),
+            Err(error) => Err(ExplicitReleaseError::new(error, None, allocation)),
         }
-        Ok(Prepared { allocation: Some(allocation) })
     }
 }
 
-impl Prepared {
-    /// Releases, and answers for [`MemoryBinding::release`].
-    pub(super) fn execute_bound(self) -> Result<(), ExplicitReleaseError> {
-        let (outcome, allocation) = self.execute();
-        let Some(residual) = outcome.residual() else { return Ok(()) };
-        let error = BindingError::ReleaseQuarantined {
-            identity: allocation.identity(),
-            state: residual.state,
-            reason: residual.reason,
-            retained_bytes: residual.retained_bytes,
-        };
-        Err(ExplicitReleaseError(Box::new(Refused { error, outcome: Some(outcome), allocation })))
-    }
+#[cold]
+fn retained(residual: ResidualOwnership, outcome: Option<AllocationReleaseOutcome>, allocation: BoundAllocation) -> ExplicitReleaseError {
+    let error = BindingError::ReleaseQuarantined {
+        identity: allocation.identity(),
+        state: residual.state,
+        reason: residual.reason,
+        retained_bytes: residual.retained_bytes,
+    };
+    ExplicitReleaseError::new(error, outcome, allocation)
+}
 
+impl Queued<'_> {
     /// Calls the allocator, unless the device is lost, and settles the record by its answer. Never answers `Failed`.
     ///
     /// Which of the two happens is decided by one load. A device that is lost between it and the allocator's code can't be
     /// told from one that is lost during that code: the call was counted before the loss, and its answer is taken as it is.
-    fn execute(mut self) -> (AllocationReleaseOutcome, BoundAllocation) {
-        let allocation = self.allocation();
+    #[inline]
+    fn execute(self) -> AllocationReleaseOutcome {
+        let allocation = self.0;
         let outcome = match allocation.binding.mechanism().phase() {
-            MechanismLifecycle::DeviceLost => allocation.retained(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost),
-            MechanismLifecycle::Terminated => {
-                allocation.retained(AllocationReleaseState::Quarantined, QuarantineReason::MechanismTerminated)
-            }
             MechanismLifecycle::Active | MechanismLifecycle::Retired => {
                 let allocator = allocation.binding.hold().allocator();
                 // SAFETY: made by this allocator with these values; this is the only right to release it, and unwinding retains it.
@@ -155,37 +160,36 @@ impl Prepared {
                     complete @ AllocationReleaseOutcome::Complete { .. } => complete,
                 }
             }
+            MechanismLifecycle::DeviceLost => allocation.retained(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost),
+            MechanismLifecycle::Terminated => {
+                allocation.retained(AllocationReleaseState::Quarantined, QuarantineReason::MechanismTerminated)
+            }
         };
-        let allocation = self.settle(&outcome);
-        (outcome, allocation)
-    }
-
-    fn allocation(&self) -> &BoundAllocation {
-        self.allocation.as_ref().expect("a request has its allocation until it is settled")
+        self.settle(&outcome);
+        outcome
     }
 
     /// Queued → gone, or quarantined.
-    fn settle(&mut self, outcome: &AllocationReleaseOutcome) -> BoundAllocation {
-        let allocation = self.allocation.take().expect("a request is settled once");
-        let mechanism = allocation.binding.mechanism();
+    #[inline]
+    fn settle(self, outcome: &AllocationReleaseOutcome) {
         match outcome.residual() {
-            None => mechanism.pins.settle(allocation.record.home),
-            Some(residual) => mechanism.quarantine.push(QuarantinedAllocation {
-                identity: allocation.identity(),
-                address: residual.address,
-                bytes: allocation.bytes,
-                align: residual.align,
-                state: residual.state,
-                reason: residual.reason,
-                retained_bytes: residual.retained_bytes,
-            }),
+            None => self.0.binding.mechanism().pins.settle(self.0.record.home),
+            Some(residual) => self.0.quarantine(residual),
         }
-        allocation
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        let outcome = self.0.retained(AllocationReleaseState::Quarantined, QuarantineReason::AbandonedRequest);
+        Queued(self.0).settle(&outcome);
     }
 }
 
 impl BoundAllocation {
     /// Nothing was released.
+    #[cold]
     fn retained(&self, state: AllocationReleaseState, reason: QuarantineReason) -> AllocationReleaseOutcome {
         let retained_bytes = self.bytes as u64;
         let residual = ResidualOwnership { state, reason, retained_bytes, address: self.exposed_address(), align: self.alignment };
@@ -196,13 +200,17 @@ impl BoundAllocation {
     fn exposed_address(&self) -> usize {
         self.pointer.as_ptr().expose_provenance()
     }
-}
 
-impl Drop for Prepared {
-    fn drop(&mut self) {
-        if let Some(allocation) = &self.allocation {
-            let outcome = allocation.retained(AllocationReleaseState::Quarantined, QuarantineReason::AbandonedRequest);
-            self.settle(&outcome);
-        }
+    #[cold]
+    fn quarantine(&self, residual: ResidualOwnership) {
+        self.binding.mechanism().quarantine.push(QuarantinedAllocation {
+            identity: self.identity(),
+            address: residual.address,
+            bytes: self.bytes,
+            align: residual.align,
+            state: residual.state,
+            reason: residual.reason,
+            retained_bytes: residual.retained_bytes,
+        });
     }
 }

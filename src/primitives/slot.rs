@@ -25,8 +25,9 @@
 //!   on its way to the slot.
 //! - Every record carries the version of the one it replaced plus one, the empty and the restored ones included. Who
 //!   reports emptiness together with a version replaces a dead record first.
-//! - A prior is cut once its record is Committed, or once the slot no longer holds it. Uncut priors would chain everything ever
-//!   selected together; cut earlier, a second finisher would find none and lose it.
+//! - A prior is cut by the one whose exchange made the record Committed, and never in a Failed record: that one leaves the slot, and takes
+//!   its prior with it. An uncut prior would chain everything ever selected together; one cut before its record is out would be lost
+//!   to the next finisher.
 //!
 //! | operation | progress | cost |
 //! | --- | --- | --- |
@@ -36,7 +37,7 @@
 
 use super::liveness::Liveness;
 use crate::sync::{
-    Arc, ArcCell, ArcGuard,
+    Arc, ArcCell, ArcGuard, UnsafeCell,
     atomic::{AtomicU8, Ordering::*, fence},
     gate,
 };
@@ -63,17 +64,20 @@ struct Record<T> {
     verdict: AtomicU8,
     version: u64,
     candidate: Option<Arc<T>>,
-    /// Read only while the record is FAILED and in the slot; cut as the module says.
-    prior: ArcCell<T>,
+    /// Read while the record is FAILED, by any finisher; cut by the one who made it COMMITTED, which nobody reads in.
+    prior: UnsafeCell<Option<Arc<T>>>,
 }
+
+// SAFETY: the only part that is not `Sync` is the cell, and its field says who may touch it when.
+unsafe impl<T: Candidate> Sync for Record<T> {}
 
 impl<T: Candidate> Record<T> {
     fn committed(candidate: Option<Arc<T>>, version: u64) -> Arc<Self> {
-        Arc::new(Self { verdict: AtomicU8::new(COMMITTED), version, candidate, prior: ArcCell::new(None) })
+        Arc::new(Self { verdict: AtomicU8::new(COMMITTED), version, candidate, prior: UnsafeCell::new(None) })
     }
 
     fn undecided(candidate: Arc<T>, prior: Option<Arc<T>>, version: u64) -> Arc<Self> {
-        Arc::new(Self { verdict: AtomicU8::new(UNDECIDED), version, candidate: Some(candidate), prior: ArcCell::new(prior) })
+        Arc::new(Self { verdict: AtomicU8::new(UNDECIDED), version, candidate: Some(candidate), prior: UnsafeCell::new(prior) })
     }
 
     #[inline(always)]
@@ -98,14 +102,22 @@ impl<T: Candidate> Record<T> {
         gate!(Judged);
         let verdict = if lives { COMMITTED } else { FAILED };
         // AcqRel: Release publishes the verdict with what was seen; Acquire, also on failure, sees who was faster.
-        let stands = match self.verdict.compare_exchange(UNDECIDED, verdict, AcqRel, Acquire) {
-            Ok(_) => verdict,
-            Err(faster) => faster,
-        };
-        if stands == COMMITTED {
-            self.prior.clear();
+        match self.verdict.compare_exchange(UNDECIDED, verdict, AcqRel, Acquire) {
+            Ok(_) if lives => {
+                // SAFETY: one exchange makes the record Committed, and this was it; in a Committed record nobody else looks at the prior.
+                drop(self.prior.with_mut(|prior| unsafe { (*prior).take() }));
+                true
+            }
+            Ok(_) => false,
+            Err(faster) => faster == COMMITTED,
         }
-        stands == COMMITTED
+    }
+
+    /// The prior of a Failed record, if it still lives.
+    fn living_prior(&self) -> Option<Arc<T>> {
+        // SAFETY: the caller has seen the record Failed, and nobody writes the prior of one that is.
+        let prior = self.prior.with(|prior| unsafe { (*prior).clone() });
+        prior.filter(|prior| prior.liveness().is_live())
     }
 }
 
@@ -168,7 +180,7 @@ impl<T: Candidate> SelectionSlot<T> {
     /// An empty slot, at version 0.
     #[must_use]
     pub fn new() -> Self {
-        Self { cell: ArcCell::new(Some(Record::committed(None, 0))) }
+        Self { cell: ArcCell::new(Record::committed(None, 0)) }
     }
 
     /// Selects `candidate`, whatever was selected before.
@@ -225,15 +237,11 @@ impl<T: Candidate> SelectionSlot<T> {
     /// The record in the slot, once it is one to go on from.
     fn settled(&self) -> Settled<T> {
         loop {
-            let met = self.record();
+            let met = self.cell.load_full();
             if self.finish(&met) {
                 return Settled(met);
             }
         }
-    }
-
-    fn record(&self) -> Arc<Record<T>> {
-        self.cell.load_full().expect("a slot's cell is never empty")
     }
 
     /// Completes `record`, and takes it out if it failed; says whether it is Committed.
@@ -248,15 +256,13 @@ impl<T: Candidate> SelectionSlot<T> {
     /// Puts the prior of a Failed record back, or nothing, if the record is still in the slot.
     #[cold]
     fn take_out(&self, failed: &Arc<Record<T>>) {
-        let prior = failed.prior.load_full().filter(|prior| prior.liveness().is_live());
+        let prior = failed.living_prior();
         gate!(PriorRead);
         let restored = Record::committed(prior, failed.version + 1);
         if self.cell.replace(failed, Arc::clone(&restored)) && restored.candidate.is_some() {
             gate!(Restored);
             self.sweep_record(restored);
         }
-        // Whoever replaced it, the slot no longer holds the failed record: nobody needs its prior any more.
-        failed.prior.clear();
     }
 
     /// Takes a dead candidate out of the slot. Call it after the candidate's word has been made terminal, on every slot that may
@@ -327,13 +333,12 @@ impl<T: Candidate> SelectionSlot<T> {
     pub(crate) fn read<R>(&self, mut take: impl FnMut(&Arc<T>) -> Option<R>) -> Option<R> {
         loop {
             let guard = self.cell.load();
-            let Some(record) = &*guard else { return None };
-            if !record.is_committed() {
+            if !guard.is_committed() {
                 self.help(guard);
                 continue;
             }
             // Dead counts as empty, and is being swept.
-            let candidate = record.live()?;
+            let candidate = guard.live()?;
             if let Some(taken) = take(candidate) {
                 return Some(taken);
             }
@@ -343,11 +348,10 @@ impl<T: Candidate> SelectionSlot<T> {
     #[cold]
     #[inline(never)]
     fn help(&self, guard: ArcGuard<Record<T>>) {
-        if let Some(record) = guard.as_ref().map(Arc::clone) {
-            // Finishing may drop records, and with them a candidate: not under a guard.
-            drop(guard);
-            self.finish(&record);
-        }
+        let record = Arc::clone(&guard);
+        // Finishing may drop records, and with them a candidate: not under a guard.
+        drop(guard);
+        self.finish(&record);
     }
 }
 
@@ -356,8 +360,10 @@ impl<T: Candidate> SelectionSlot<T> {
 impl<T: Candidate> SelectionSlot<T> {
     /// The raw record: whether it is Committed, its candidate, its version, and whether its prior is cut.
     pub fn raw(&self) -> (bool, Option<Arc<T>>, u64, bool) {
-        let record = self.record();
-        (record.is_committed(), record.candidate.clone(), record.version, record.prior.load_full().is_none())
+        let record = self.cell.load_full();
+        // SAFETY: all threads that touched the slot have been joined.
+        let cut = record.prior.with(|prior| unsafe { (*prior).is_none() });
+        (record.is_committed(), record.candidate.clone(), record.version, cut)
     }
 }
 
@@ -369,7 +375,7 @@ impl<T: Candidate> Default for SelectionSlot<T> {
 
 impl<T: Candidate> fmt::Debug for SelectionSlot<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let record = self.record();
+        let record = self.cell.load();
         formatter
             .debug_struct("SelectionSlot")
             .field("version", &record.version)

@@ -10,58 +10,41 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Index 0 of every cell.
-const NOTHING: usize = 0;
-
 #[derive(Debug)]
 pub(crate) struct ArcCell<T> {
     index: AtomicUsize,
     stored: Mutex<Vec<Arc<T>>>,
 }
 
-pub(crate) struct ArcGuard<T>(Option<Arc<T>>);
+pub(crate) struct ArcGuard<T>(Arc<T>);
 
 impl<T> ArcCell<T> {
-    pub(crate) fn new(value: Option<Arc<T>>) -> Self {
-        let cell = Self { index: AtomicUsize::new(NOTHING), stored: Mutex::new(Vec::new()) };
-        let first = cell.intern(value);
-        // A model may only read what some thread stored: start from the first value, not from nothing.
-        Self { index: AtomicUsize::new(first), stored: cell.stored }
+    pub(crate) fn new(value: Arc<T>) -> Self {
+        Self { index: AtomicUsize::new(0), stored: Mutex::new(vec![value]) }
     }
 
-    fn intern(&self, value: Option<Arc<T>>) -> usize {
-        let Some(value) = value else { return NOTHING };
+    fn intern(&self, value: &Arc<T>) -> usize {
         let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = stored.iter().position(|known| Arc::ptr_eq(known, &value));
+        let known = stored.iter().position(|known| Arc::ptr_eq(known, value));
         known.unwrap_or_else(|| {
-            stored.push(value);
+            stored.push(Arc::clone(value));
             stored.len() - 1
-        }) + 1
-    }
-
-    fn at(&self, index: usize) -> Option<Arc<T>> {
-        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
-        index.checked_sub(1).map(|at| Arc::clone(&stored[at]))
+        })
     }
 
     pub(crate) fn load(&self) -> ArcGuard<T> {
         ArcGuard(self.load_full())
     }
 
-    pub(crate) fn load_full(&self) -> Option<Arc<T>> {
-        // Acquire: what arc-swap promises for a load. Pairs with the stores below.
-        self.at(self.index.load(Acquire))
-    }
-
-    pub(crate) fn clear(&self) {
-        // AcqRel: arc-swap's store is a swap.
-        self.index.swap(NOTHING, AcqRel);
+    pub(crate) fn load_full(&self) -> Arc<T> {
+        // Acquire: what arc-swap promises for a load. Pairs with `replace`.
+        let index = self.index.load(Acquire);
+        Arc::clone(&self.stored.lock().unwrap_or_else(PoisonError::into_inner)[index])
     }
 
     #[must_use]
     pub(crate) fn replace(&self, current: &Arc<T>, new: Arc<T>) -> bool {
-        let current = self.intern(Some(Arc::clone(current)));
-        let new = self.intern(Some(new));
+        let (current, new) = (self.intern(current), self.intern(&new));
         // A plain load first: loom's failed exchange reads the newest store only, arc-swap's may read an older one.
         // Acquire, AcqRel: what arc-swap promises for a failed and for a successful compare-and-swap.
         self.index.load(Acquire) == current && self.index.compare_exchange(current, new, AcqRel, Acquire).is_ok()
@@ -69,9 +52,9 @@ impl<T> ArcCell<T> {
 }
 
 impl<T> Deref for ArcGuard<T> {
-    type Target = Option<Arc<T>>;
+    type Target = Arc<T>;
 
-    fn deref(&self) -> &Option<Arc<T>> {
+    fn deref(&self) -> &Arc<T> {
         &self.0
     }
 }
