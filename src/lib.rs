@@ -63,6 +63,11 @@ pub use registry::{BindingRegistry, DeviceHandle, RegisteredAuthority, Registere
 #[doc = include_str!("../DESIGN.md")]
 pub mod design {}
 
+/// The README's example compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 /// What the tests of `loom-tests`, `shuttle-tests` and `gate-tests` need from inside. Exists under their cfgs only.
 #[cfg(any(liveslot_loom, liveslot_shuttle, liveslot_gates))]
 #[doc(hidden)]
