@@ -27,7 +27,7 @@ use crate::{
         pins::{Close, Closed, Left, Operation, Pins, Refused},
         table::Tagged,
     },
-    sync::{Arc, UnsafeCell, epoch, lane},
+    sync::{Arc, UnsafeCell, epoch, gate, lane},
 };
 use std::{fmt, ptr::NonNull};
 
@@ -165,6 +165,7 @@ impl Mechanism {
     pub(crate) fn enter(&self, operation: &'static str) -> Result<Operation<'_>, BindingError> {
         // The word before the stripe: see `Pins::enter`.
         self.active(operation)?;
+        gate!(Admitting);
         self.pins.enter(lane::current()).map_err(|refused| self.refused(refused, operation))
     }
 

@@ -40,6 +40,7 @@ impl<W: Word> Blocks<W> {
             if next >= end {
                 return Err(Exhausted);
             }
+            // Relaxed: as above.
             match self.next.compare_exchange(next, end, Relaxed, Relaxed) {
                 Ok(_) => return Ok(next..end),
                 Err(newer) => next = newer,

@@ -44,6 +44,7 @@ impl<W: Word, const WORDS: usize> Pool<W, WORDS> {
 
     /// Gives back a lane that [`take`](Self::take) handed to the caller.
     pub fn give_back(&self, lane: usize) {
+        // Relaxed: as in `take`.
         self.taken[lane / WIDTH].fetch_and(!(1 << (lane % WIDTH)), Relaxed);
     }
 }

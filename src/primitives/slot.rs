@@ -337,12 +337,25 @@ impl<T: Candidate> SelectionSlot<T> {
                 self.help(guard);
                 continue;
             }
-            // Dead counts as empty, and is being swept.
-            let candidate = guard.live()?;
+            gate!(Loaded);
+            let Some(candidate) = guard.live() else {
+                if self.is_empty(&guard) {
+                    return None;
+                }
+                continue;
+            };
             if let Some(taken) = take(candidate) {
                 return Some(taken);
             }
         }
+    }
+
+    /// Whether `seen`, which names nothing live, says that nothing was selected at one instant. A dead candidate counts as empty, and is
+    /// being swept; but if its record has been replaced by now, it may have died after that, and says nothing of its successor.
+    #[cold]
+    fn is_empty(&self, seen: &ArcGuard<Record<T>>) -> bool {
+        // While `seen` is held, its address stands for it alone.
+        seen.candidate.is_none() || Arc::ptr_eq(&self.cell.load(), seen)
     }
 
     #[cold]

@@ -39,7 +39,9 @@ impl BindingRegistry {
             let mut marked = false;
             let guard = epoch::pin();
             for mechanism in device.mechanisms.iter(&guard) {
+                gate!(Listed);
                 marked |= mechanism.lifecycle.lose(&reason) == Step::First;
+                gate!(Lost);
                 let _ = mechanism.settled_phase();
             }
             drop(guard);

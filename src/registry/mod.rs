@@ -146,6 +146,7 @@ fn stripes() -> usize {
         0 => {
             let cores = available_parallelism().map_or(1, usize::from);
             let stripes = (2 * cores).next_power_of_two().min(MOST_STRIPES);
+            // Relaxed: as above.
             STRIPES.store(stripes as u64, Relaxed);
             stripes
         }

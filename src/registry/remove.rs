@@ -6,16 +6,15 @@
 
 use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext};
 use crate::{
-    contract::BindingResource,
     error::BindingError,
     mechanism::{Support, teardown::Destruction},
     primitives::{
         MechanismLifecycle,
         liveness::Step,
-        table::{Found, Place, Table},
+        table::{Place, Table, Tagged},
         use_count::Remove,
     },
-    sync::{Arc, epoch, gate},
+    sync::{epoch, gate},
 };
 
 impl BindingRegistry {
@@ -86,14 +85,11 @@ impl BindingRegistry {
     /// Wait-free, the destructor excepted.
     pub fn remove_provider_context(&self, context: RegisteredProviderContext) -> Result<(), BindingError> {
         let guard = epoch::pin();
-        let found = self.inner.context(context, &guard)?;
-        let resource = unlink(&self.inner.contexts, context.place, context.identity.number(), found, &guard);
-        drop(guard);
-        match resource {
-            Ok(resource) => Ok(destroy(resource)),
-            Err(Remove::InUse) => Err(BindingError::ProviderContextInUse(context.identity)),
-            Err(_) => Err(BindingError::UnregisteredProviderContext(context.identity)),
-        }
+        let found = self.inner.context(context, &guard)?.own();
+        remove_support(&self.inner.contexts, context.place, &found, guard).map_err(|refused| match refused {
+            Remove::InUse => BindingError::ProviderContextInUse(context.identity),
+            _ => BindingError::UnregisteredProviderContext(context.identity),
+        })
     }
 
     /// Removes an authority that no registered mechanism uses, as [`remove_provider_context`](Self::remove_provider_context) does a context.
@@ -111,35 +107,25 @@ impl BindingRegistry {
     /// Wait-free, the destructor excepted.
     pub fn remove_authority(&self, authority: RegisteredAuthority) -> Result<(), BindingError> {
         let guard = epoch::pin();
-        let found = self.inner.authority(authority, &guard)?;
-        let resource = unlink(&self.inner.authorities, authority.place, authority.identity.number(), found, &guard);
-        drop(guard);
-        match resource {
-            Ok(resource) => Ok(destroy(resource)),
-            Err(Remove::InUse) => Err(BindingError::AuthorityInUse(authority.identity)),
-            Err(_) => Err(BindingError::UnregisteredAuthority(authority.identity)),
-        }
+        let found = self.inner.authority(authority, &guard)?.own();
+        remove_support(&self.inner.authorities, authority.place, &found, guard).map_err(|refused| match refused {
+            Remove::InUse => BindingError::AuthorityInUse(authority.identity),
+            _ => BindingError::UnregisteredAuthority(authority.identity),
+        })
     }
 }
 
-/// Removes a registration that is not in use. The winner is handed the resource, to be dropped once the guard has gone.
-fn unlink(
-    table: &Table<Support>,
-    place: Place,
-    number: u64,
-    found: Found<'_, Support>,
-    guard: &epoch::Guard,
-) -> Result<Arc<dyn BindingResource>, Remove> {
+/// Removes a registration that is not in use. The winner unlinks it, and destroys its share of the resource once the guard has gone.
+fn remove_support(table: &Table<Support>, place: Place, found: &Support, guard: epoch::Guard) -> Result<(), Remove> {
     let resource = found.remove()?;
-    let unlinked = table.remove(place, number, guard);
+    let unlinked = table.remove(place, found.tag(), &guard);
     debug_assert!(unlinked, "the use count has one winner");
-    Ok(resource)
-}
+    drop(guard);
 
-fn destroy(resource: Arc<dyn BindingResource>) {
     let mut destruction = Destruction::default();
     destruction.destroy(resource);
     destruction.finish();
+    Ok(())
 }
 
 /// The end of the registry. Mechanisms that are held go on working; of the others allocator, authority and context go in this order, and what is left of authorities and contexts

@@ -1,7 +1,14 @@
 //! Selecting and binding. The protocol is the slot's: see [`SelectionSlot`](crate::SelectionSlot).
 
 use super::{BindingRegistry, RegisteredMechanism};
-use crate::{contract::DeviceKey, error::BindingError, handles::MemoryBinding, mechanism::Hold, primitives::liveness::Life, sync::epoch};
+use crate::{
+    contract::DeviceKey,
+    error::BindingError,
+    handles::MemoryBinding,
+    mechanism::Hold,
+    primitives::liveness::Life,
+    sync::{epoch, gate},
+};
 
 impl BindingRegistry {
     /// Makes `mechanism` the selection of its device, whatever it was before. Existing bindings do not move.
@@ -62,6 +69,7 @@ impl BindingRegistry {
         let guard = epoch::pin();
         let (_, found) = self.inner.mechanism(mechanism, &guard)?;
         found.active("binding")?;
+        gate!(Found);
         // Refused only once it was removed.
         let hold = Hold::acquire(&found).map_err(|_| BindingError::UnregisteredMechanism(mechanism.identity))?;
         drop(guard);

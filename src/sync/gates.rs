@@ -21,12 +21,20 @@ pub enum Step {
     Registered,
     /// Retirement: the word is terminal, stripes and slot are unchanged.
     Retired,
+    /// Invalidation: a mechanism is listed, its word is unchanged.
+    Listed,
+    /// Invalidation: the word says DeviceLost, the stripes are unchanged.
+    Lost,
     /// Invalidation: a pass over the device's mechanisms has ended.
     Marked,
     /// Removal: the mark is set, the table and the slot are unchanged.
     RemovalMarked,
+    /// Binding: a committed record has been read, its candidate has not been looked at.
+    Loaded,
     /// Binding: a live candidate has been found, its handle is not counted.
     Found,
+    /// Beginning an operation: the word said Active, the stripe is unchanged.
+    Admitting,
     /// Preparing a release: the record is won, the home stripe is unchanged.
     RecordWon,
 }
