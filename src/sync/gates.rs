@@ -39,8 +39,10 @@ pub enum Step {
     RecordWon,
 }
 
+type Armed = (Step, Box<dyn FnOnce()>);
+
 thread_local! {
-    static ARMED: RefCell<Vec<(Step, Box<dyn FnOnce()>)>> = const { RefCell::new(Vec::new()) };
+    static ARMED: RefCell<Vec<Armed>> = const { RefCell::new(Vec::new()) };
     static IDENTITIES: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
