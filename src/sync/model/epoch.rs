@@ -1,14 +1,12 @@
 //! The epoch in a model: `pin` registers and fences; `defer` fences and notes who is pinned; what was deferred runs
-//! once all of those have left. The book-keeping's mutex is std's, which loom does not see.
+//! once all of those have left. The book-keeping's mutex is std's, which loom does not see; so nothing that loom switches at
+//! is done under it, and the pins are shared by std's `Arc`.
 //!
 //! *Eager* runs a deferred closure at the earliest moment the real crate could, *lazy* at the end of the model
 //! ([`finish`]); between the two lies everything the real crate does. [`lazy`] chooses, eager unless said otherwise.
 
-use loom::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::*, fence},
-};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use loom::sync::atomic::{AtomicBool, Ordering::*, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Pin = Arc<AtomicBool>;
 
