@@ -108,7 +108,6 @@ impl DeviceHandle {
     /// # Progress
     ///
     /// Lock-free: each retry is paid for by a selection.
-    #[inline]
     pub fn bind(&self) -> Result<MemoryBinding, BindingError> {
         self.device().bind()
     }
