@@ -1,0 +1,228 @@
+//! Selection: one per device at most, moved by `select` and healed by registration alone.
+
+mod common {
+    pub mod another;
+    pub mod doubles;
+    pub mod lifecycle;
+    pub mod phases;
+    pub mod refused;
+    pub mod rig;
+}
+
+use common::{
+    another::another,
+    lifecycle::{REASON, bring},
+    phases::PHASES,
+    refused::refused,
+    rig::{DEVICE, Rig},
+};
+use liveslot::{MechanismLifecycle::*, *};
+use std::sync::Arc;
+
+const OTHER: DeviceKey = DeviceKey::device(1);
+
+/// Retires and removes what a test has registered beside the rig's own.
+fn remove(rig: &Rig, mechanisms: impl IntoIterator<Item = RegisteredMechanism>) {
+    for mechanism in mechanisms {
+        rig.registry.retire(mechanism).unwrap();
+        rig.registry.remove(mechanism).unwrap();
+    }
+}
+
+/// A mechanism of the heap's on another device of the rig's registry.
+fn host_on(rig: &Rig, device: DeviceKey) -> RegisteredMechanism {
+    let context = rig.registry.register_provider_context(device, Arc::new(())).unwrap();
+    let authority = rig.registry.register_authority(device, Arc::new(())).unwrap();
+    rig.registry.register_allocator_with_device(context, authority, Arc::new(HostAllocator), device).unwrap()
+}
+
+/// R17: a selection is one registry's and one device's.
+#[test]
+fn selections_are_per_registry_and_device() {
+    let rig = Rig::new();
+    let elsewhere = BindingRegistry::new().unwrap();
+    refused(elsewhere.bind(DEVICE), BindingError::NoSelectedMechanism(DEVICE));
+    for device in [OTHER, DeviceKey::HOST, DeviceKey::device(u32::MAX), DeviceKey { tier: Tier::Host, index: 70 }] {
+        refused(rig.registry.bind(device), BindingError::NoSelectedMechanism(device));
+    }
+
+    let there = host_on(&rig, OTHER);
+    let selected = |device| rig.registry.bind(device).unwrap().identity().mechanism();
+    assert_eq!((selected(DEVICE), selected(OTHER)), (rig.mechanism.identity(), there.identity()));
+    rig.registry.retire(there).unwrap();
+    refused(rig.registry.bind(OTHER), BindingError::NoSelectedMechanism(OTHER));
+    assert_eq!(selected(DEVICE), rig.mechanism.identity());
+    remove(&rig, [there]);
+    rig.finish();
+}
+
+/// R18: selecting moves the device, at once and again and again; bindings stay with what they were issued from.
+#[test]
+fn selecting_moves_the_device_and_no_binding() {
+    let rig = Rig::new();
+    let other = another(&rig, "B");
+    let before = rig.registry.bind(DEVICE).unwrap();
+    for mechanism in [other, other, rig.mechanism, other] {
+        rig.registry.select(mechanism).unwrap();
+        assert_eq!(rig.registry.bind(DEVICE).unwrap().identity().mechanism(), mechanism.identity());
+    }
+    let after = rig.registry.bind(DEVICE).unwrap();
+    rig.log.take();
+    let (old, new) = (before.allocate(16, 8).unwrap(), after.allocate(32, 8).unwrap());
+    before.release(old).unwrap();
+    after.release(new).unwrap();
+    assert_eq!(rig.log.take(), ["A allocate 16 8", "B allocate 32 8", "A release 16 8", "B release 32 8"]);
+    drop((before, after));
+    remove(&rig, [other]);
+    rig.finish();
+}
+
+/// R19: what is not Active is not selected, and the selection stays as it was; a lost one is refused by its lifecycle, too.
+#[test]
+fn the_dead_are_not_selected() {
+    for phase in &PHASES[1..] {
+        let rig = Rig::new();
+        bring(&rig, *phase);
+        let refusal = (rig.mechanism, *phase);
+        refused(rig.registry.select(rig.mechanism), refusal);
+        refused(rig.registry.bind(DEVICE), BindingError::NoSelectedMechanism(DEVICE));
+
+        let healthy = another(&rig, "B");
+        let device = rig.registry.device(DEVICE);
+        let version = device.version();
+        refused(rig.registry.select(rig.mechanism), refusal);
+        assert_eq!(rig.registry.bind(DEVICE).unwrap().identity().mechanism(), healthy.identity());
+        assert_eq!(device.version(), version, "nothing was published");
+        drop(device);
+        remove(&rig, [healthy]);
+        rig.finish();
+    }
+}
+
+/// R22: nothing is promoted; absence lasts until a registration or an explicit choice.
+#[test]
+fn nothing_is_promoted() {
+    let nobody = || BindingError::NoSelectedMechanism(DEVICE);
+    for phase in &PHASES[1..3] {
+        let rig = Rig::new();
+        let idle = another(&rig, "B");
+        bring(&rig, *phase);
+        refused(rig.registry.bind(DEVICE), nobody());
+        if *phase == Retired {
+            assert_eq!(rig.registry.snapshot(idle).unwrap().lifecycle, Active);
+            rig.registry.select(idle).unwrap();
+            rig.registry.retire(idle).unwrap();
+            refused(rig.registry.bind(DEVICE), nobody());
+        }
+        let fresh = another(&rig, "D");
+        assert_eq!(rig.registry.bind(DEVICE).unwrap().identity().mechanism(), fresh.identity());
+        remove(&rig, [idle, fresh]);
+        rig.finish();
+    }
+}
+
+/// R22: removing heals nothing either.
+#[test]
+fn removal_promotes_nothing() {
+    let rig = Rig::new();
+    let (idle, selected) = (another(&rig, "B"), another(&rig, "D"));
+    rig.registry.select(selected).unwrap();
+    remove(&rig, [selected]);
+    refused(rig.registry.bind(DEVICE), BindingError::NoSelectedMechanism(DEVICE));
+    remove(&rig, [idle]);
+    rig.finish();
+}
+
+/// R23, R31, R40: a mechanism is bound by its token, selected or not, as long as it is Active.
+#[test]
+fn binding_by_token_needs_life_and_no_selection() {
+    for phase in PHASES {
+        let rig = Rig::new();
+        let idle = another(&rig, "B");
+        rig.registry.select(idle).unwrap();
+        bring(&rig, phase);
+        let binding = rig.registry.bind_registered(rig.mechanism);
+        match phase {
+            Active => assert_eq!(binding.unwrap().identity().mechanism(), rig.mechanism.identity()),
+            DeviceLost => refused(binding, BindingError::DeviceLost { device: DEVICE, reason: REASON.into() }),
+            Retired | Terminated => refused(binding, (rig.mechanism, phase)),
+        }
+        remove(&rig, [idle]);
+        rig.finish();
+    }
+}
+
+/// R17, R24: a device handle binds what the registry binds, also for devices that nobody has registered yet.
+#[test]
+fn a_device_handle_follows_its_device() {
+    let rig = Rig::new();
+    let device = rig.registry.device(DEVICE);
+    assert_eq!(device.key(), DEVICE);
+    assert_eq!(device.bind().unwrap().identity().mechanism(), rig.mechanism.identity());
+    assert_eq!(device.selected(), Some(rig.mechanism.identity()));
+    assert_eq!(device.registry().snapshots().unwrap(), rig.registry.snapshots().unwrap());
+
+    let other = another(&rig, "B");
+    rig.registry.select(other).unwrap();
+    assert_eq!(device.clone().bind().unwrap().identity().mechanism(), other.identity());
+    assert_eq!(device.selected(), Some(other.identity()));
+    rig.registry.retire(other).unwrap();
+    refused(device.bind(), BindingError::NoSelectedMechanism(DEVICE));
+    assert_eq!(device.selected(), None);
+    remove(&rig, [other]);
+
+    for unknown in [OTHER, DeviceKey::device(1_000_000), DeviceKey { tier: Tier::Disk, index: 64 }] {
+        let handle = rig.registry.device(unknown);
+        assert_eq!((handle.key(), handle.selected(), handle.version()), (unknown, None, 0));
+        refused(handle.bind(), BindingError::NoSelectedMechanism(unknown));
+        refused(rig.registry.bind(unknown), BindingError::NoSelectedMechanism(unknown));
+        let there = host_on(&rig, unknown);
+        assert_eq!(handle.bind().unwrap().identity().mechanism(), there.identity());
+        assert_eq!(handle.selected(), Some(there.identity()));
+        remove(&rig, [there]);
+    }
+    drop(device);
+    rig.finish();
+}
+
+/// The version moves whenever the selection does, and stays while it stays.
+#[test]
+fn versions_count_selections() {
+    let rig = Rig::new();
+    let device = rig.registry.device(DEVICE);
+    let mut last = device.version();
+    let mut moved = |moved: bool| {
+        let now = device.version();
+        assert!(if moved { now > last } else { now == last }, "{last} then {now}");
+        last = now;
+    };
+    let other = another(&rig, "B");
+    moved(false);
+    rig.registry.select(other).unwrap();
+    moved(true);
+    // The same mechanism again is a new choice.
+    rig.registry.select(other).unwrap();
+    moved(true);
+    rig.registry.retire(rig.mechanism).unwrap();
+    moved(false);
+    refused(rig.registry.select(rig.mechanism), (rig.mechanism, Retired));
+    moved(false);
+    rig.registry.bind(DEVICE).unwrap();
+    moved(false);
+    rig.registry.retire(other).unwrap();
+    moved(true);
+    rig.registry.retire(other).unwrap();
+    rig.registry.remove(other).unwrap();
+    moved(false);
+    let third = another(&rig, "D");
+    moved(true);
+    rig.registry.invalidate_device(OTHER, REASON).unwrap();
+    moved(false);
+    rig.registry.invalidate_device(DEVICE, REASON).unwrap();
+    moved(true);
+    rig.registry.invalidate_device(DEVICE, REASON).unwrap();
+    moved(false);
+    remove(&rig, [third]);
+    drop(device);
+    rig.finish();
+}
