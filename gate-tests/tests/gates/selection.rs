@@ -8,6 +8,7 @@ use liveslot_gated::{
     RegisteredMechanism,
     internals::gates::Step::{self, Found, Judged, Loaded, PriorRead, Published, Registered, Restored},
 };
+use std::{cell::Cell, rc::Rc};
 
 /// A site on which `p` is selected, and `c` registered.
 fn candidate() -> (Site, RegisteredMechanism, RegisteredMechanism) {
@@ -105,7 +106,8 @@ fn a_selection_decided_before_the_retirement_is_ok() {
     });
 }
 
-/// R20: the predecessor was retired before the candidate failed: neither is selected.
+/// R20: the predecessor is retired before the candidate fails: neither is selected, whether the candidate's retirement takes the record out or,
+/// both retirements being stopped, the selection itself.
 #[test]
 fn a_retired_predecessor_is_not_restored() {
     watched(|| {
@@ -115,6 +117,22 @@ fn a_retired_predecessor_is_not_restored() {
         inactive(site.select(c), Retired);
         site.rests_on(None);
         retirement.go_on();
+        site.rests_on(None);
+
+        let (site, p, c) = candidate();
+        let (retiring, retirements) = (site.clone(), Rc::new(Cell::new(None)));
+        let begun = Rc::clone(&retirements);
+        at(Published, move || {
+            begun.set(Some([p, c].map(|m| {
+                let retiring = retiring.clone();
+                Stopped::at(Step::Retired, move || retiring.retire(m))
+            })));
+        });
+        inactive(site.select(c), Retired);
+        site.rests_on(None);
+        for retirement in retirements.take().expect("published") {
+            retirement.go_on();
+        }
         site.rests_on(None);
     });
 }
