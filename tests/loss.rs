@@ -6,6 +6,7 @@ mod common {
     pub mod doubles;
     pub mod held;
     pub mod lifecycle;
+    pub mod new_work;
     pub mod park;
     pub mod refused;
     pub mod rig;
@@ -14,8 +15,9 @@ mod common {
 use common::{
     another::another,
     arm::arm,
-    held::{hold, new_work_is_refused},
+    held::hold,
     lifecycle::{REASON, bring},
+    new_work::new_work_is_refused,
     park::gate,
     refused::refused,
     rig::{DEVICE, Rig},

@@ -10,7 +10,10 @@ use std::{
     fmt,
     num::NonZeroUsize,
     ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
 };
 
 /// Doubles panic when they are told to, so a lock that was held meanwhile is as good as before.
@@ -96,6 +99,8 @@ pub struct Double {
     device: DeviceKey,
     log: Log,
     script: Arc<Script>,
+    /// Calls of `allocate` and `release` in progress.
+    inside: AtomicUsize,
     /// What was handed out and not given back, by address.
     blocks: Mutex<HashMap<NonZeroUsize, Block>>,
 }
@@ -129,9 +134,8 @@ impl Block {
 impl Double {
     /// An allocator that must not outlive the resources named `supports`.
     pub fn new(name: &'static str, supports: [&'static str; 2], device: DeviceKey, log: &Log, script: &Arc<Script>) -> Arc<Self> {
-        log.made(name);
         let (log, script) = (log.clone(), Arc::clone(script));
-        Arc::new(Self { name, supports, device, log, script, blocks: Mutex::default() })
+        Arc::new(Self { name, supports, device, log, script, inside: AtomicUsize::new(0), blocks: Mutex::default() })
     }
 
     /// Logs a call, and checks that everything the allocator needs is still there.
@@ -141,8 +145,8 @@ impl Double {
     }
 
     fn check(&self) {
-        for needed in [self.name].iter().chain(&self.supports) {
-            assert!(!self.log.is_gone(needed), "{} is used although {needed} is gone", self.name);
+        for needed in self.supports {
+            assert!(!self.log.is_gone(needed), "{} is there although {needed} is gone", self.name);
         }
     }
 }
@@ -150,6 +154,7 @@ impl Double {
 impl DeviceAllocator for Double {
     fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {
         self.called(format_args!("allocate {bytes} {align}"));
+        let _inside = Inside::new(&self.inside);
         let answer = self.script.allocate.run();
         self.check();
         answer.unwrap_or(Ok(()))?;
@@ -170,6 +175,7 @@ impl DeviceAllocator for Double {
 
     unsafe fn release(&self, pointer: NonNull<u8>, bytes: usize, align: usize) -> AllocationReleaseOutcome {
         self.called(format_args!("release {bytes} {align}"));
+        let _inside = Inside::new(&self.inside);
         let outcome = self.script.release.run();
         self.check();
         let outcome = outcome.unwrap_or(AllocationReleaseOutcome::complete(ReleaseAccounting::eager(bytes as u64)));
@@ -213,14 +219,27 @@ impl fmt::Debug for Double {
 impl Drop for Double {
     fn drop(&mut self) {
         let ending = Ending { name: self.name, log: &self.log };
-        self.check();
-        self.log.gone(self.name);
+        assert_eq!(self.inside.load(SeqCst), 0, "{} is dropped within a call of it", self.name);
         locked(&self.blocks).drain().for_each(|(_, block)| block.free());
         self.script.drop.run();
-        for needed in self.supports {
-            assert!(!self.log.is_gone(needed), "{needed} is gone before the end of {}", self.name);
-        }
+        self.check();
         drop(ending);
+    }
+}
+
+/// A call in progress.
+struct Inside<'a>(&'a AtomicUsize);
+
+impl<'a> Inside<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
     }
 }
 
