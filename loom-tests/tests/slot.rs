@@ -1,0 +1,415 @@
+//! Models of `src/primitives/slot.rs`: what becomes of racing selections, offers, retirements and readers.
+//!
+//! Most tests list every outcome that their race may have: what the roles were told, then the record that stands in the slot, as
+//! `candidate@version`. An outcome that is not listed fails, and so does a listed one that no schedule leads to. The record is
+//! read raw, after all have joined: reading through the slot would repair what a mistake has left there.
+
+mod support;
+
+use liveslot_loom::{Candidate, Liveness, Offer, Selected, SelectionSlot};
+use loom::sync::atomic::{AtomicBool, Ordering::*, fence};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use support::{Role, race};
+
+struct Named {
+    liveness: Liveness,
+    name: &'static str,
+}
+
+impl Candidate for Named {
+    fn liveness(&self) -> &Liveness {
+        &self.liveness
+    }
+}
+
+fn named(name: &'static str) -> Arc<Named> {
+    Arc::new(Named { liveness: Liveness::new(), name })
+}
+
+fn name(candidate: Option<Arc<Named>>) -> &'static str {
+    candidate.map_or("none", |candidate| candidate.name)
+}
+
+/// A slot, and who may be selected in it.
+struct State {
+    slot: SelectionSlot<Named>,
+    p: Arc<Named>,
+    c1: Arc<Named>,
+    c2: Arc<Named>,
+    /// Whether `lose` finds `c2` in its list; `p` is always there.
+    c2_listed: AtomicBool,
+}
+
+/// An empty slot, at version 0.
+fn empty() -> State {
+    State { slot: SelectionSlot::new(), p: named("P"), c1: named("C1"), c2: named("C2"), c2_listed: AtomicBool::new(false) }
+}
+
+/// `P` is selected, at version 1.
+fn p_selected() -> State {
+    let state = empty();
+    assert!(state.slot.select(Arc::clone(&state.p)).is_ok());
+    state
+}
+
+fn select(state: &State, candidate: &Arc<Named>) -> &'static str {
+    let Err(refused) = state.slot.select(Arc::clone(candidate)) else { return "selected" };
+    assert!(Arc::ptr_eq(&refused, candidate), "another candidate is handed back");
+    assert!(!refused.liveness.is_live(), "refused, and alive to the one who is told so");
+    "refused"
+}
+
+fn select_c1(state: &State) -> &'static str {
+    select(state, &state.c1)
+}
+
+fn select_c2(state: &State) -> &'static str {
+    select(state, &state.c2)
+}
+
+fn offer(state: &State, candidate: &Arc<Named>) -> &'static str {
+    match state.slot.offer(Arc::clone(candidate)) {
+        Offer::Installed => "installed",
+        Offer::Occupied => "occupied",
+        Offer::Died => {
+            assert!(!candidate.liveness.is_live(), "died, and alive to the one who is told so");
+            "died"
+        }
+    }
+}
+
+fn offer_c2(state: &State) -> &'static str {
+    offer(state, &state.c2)
+}
+
+/// What a role returns that is told nothing.
+const UNTOLD: &str = "";
+
+/// Terminal first, then out of the slot.
+fn retire(state: &State, candidate: &Named) -> &'static str {
+    candidate.liveness.retire();
+    state.slot.sweep();
+    UNTOLD
+}
+
+fn retire_p(state: &State) -> &'static str {
+    retire(state, &state.p)
+}
+
+fn retire_c1(state: &State) -> &'static str {
+    retire(state, &state.c1)
+}
+
+fn load(state: &State) -> &'static str {
+    name(state.slot.load())
+}
+
+/// The record that stands in the slot once nobody is at work: decided, its candidate alive, its prior cut.
+fn at_rest(state: &State) -> (&'static str, u64) {
+    let (committed, candidate, version, cut) = state.slot.raw();
+    assert!(committed, "at rest with an undecided or a failed record, version {version}");
+    assert!(cut, "at rest with a prior that is not cut, version {version}");
+    if let Some(candidate) = &candidate {
+        assert!(candidate.liveness.is_live(), "at rest with a dead candidate: {}@{version}", candidate.name);
+    }
+    (name(candidate), version)
+}
+
+thread_local! {
+    /// What the calling test allows, and what it has met. loom runs all of a model on the thread that asked for it.
+    static OUTCOMES: RefCell<(&'static [&'static str], BTreeSet<String>)> = const { RefCell::new((&[], BTreeSet::new())) };
+}
+
+/// Races the roles: what comes of it is one of `allowed`, and each of those comes of some schedule.
+fn outcomes(setup: fn() -> State, roles: &[Role<State, &'static str>], allowed: &'static [&'static str]) {
+    OUTCOMES.set((allowed, BTreeSet::new()));
+    race(setup, roles, |state, told| {
+        let told: Vec<_> = told.into_iter().filter(|told| *told != UNTOLD).collect();
+        let (name, version) = at_rest(state);
+        let outcome = format!("{} => {name}@{version}", told.join(", "));
+        OUTCOMES.with_borrow_mut(|(allowed, met)| {
+            assert!(allowed.contains(&&*outcome), "not an outcome of this race: {outcome}");
+            met.insert(outcome);
+        });
+    });
+    OUTCOMES.with_borrow(|(allowed, met)| {
+        let missed: Vec<_> = allowed.iter().filter(|allowed| !met.contains(**allowed)).collect();
+        assert!(missed.is_empty(), "no schedule leads to {missed:?}");
+    });
+}
+
+/// R20, R120: a select that fails brings its predecessor back, through two records if it had been published; one that is `Ok`
+/// leaves the slot to the retirement.
+#[test]
+fn a_failed_select_brings_its_predecessor_back() {
+    outcomes(p_selected, &[select_c1, retire_c1], &["refused => P@1", "refused => P@3", "selected => none@3"]);
+}
+
+/// R18, R25: a retirement clears the selection that names its mechanism, and no newer one.
+#[test]
+fn a_retired_predecessor_takes_nobody_along() {
+    outcomes(p_selected, &[select_c1, retire_p], &["selected => C1@2", "selected => C1@3"]);
+}
+
+/// R20: a predecessor that dies while the select that replaced it fails does not come back, or does not stay.
+#[test]
+fn a_dead_predecessor_does_not_stay() {
+    outcomes(
+        p_selected,
+        &[select_c1, retire_c1, retire_p],
+        &["refused => none@2", "refused => none@3", "refused => none@4", "selected => none@3", "selected => none@4"],
+    );
+}
+
+/// R19: a candidate that was dead before the call is not published, nor is anything else.
+#[test]
+fn a_dead_candidate_leaves_no_trace() {
+    let retire_and_select_c1 = |state: &State| {
+        state.c1.liveness.retire();
+        select_c1(state)
+    };
+    outcomes(p_selected, &[retire_and_select_c1, load], &["refused, P => P@1"]);
+}
+
+/// R122: of two selects that do not fail, the later one stays.
+#[test]
+fn the_later_of_two_selects_stays() {
+    outcomes(p_selected, &[select_c1, select_c2], &["selected, selected => C1@3", "selected, selected => C2@3"]);
+}
+
+/// R20, R123: a failing select leaves the selection of another call alone, however they overlap.
+#[test]
+fn a_failed_select_leaves_a_newer_selection() {
+    outcomes(
+        p_selected,
+        &[select_c1, retire_c1, select_c2],
+        &[
+            "refused, selected => C2@2",
+            "refused, selected => C2@4",
+            "selected, selected => C2@3",
+            "selected, selected => C2@4",
+            // C1 over C2, then retired.
+            "selected, selected => none@4",
+        ],
+    );
+}
+
+/// R20, R123: as above, while the predecessor dies as well: C2, selected once C1 is out of use, stays.
+#[test]
+fn a_newer_selection_outlives_a_failed_and_a_dead_one() {
+    let retire_c1_and_select_c2 = |state: &State| {
+        retire_c1(state);
+        select_c2(state)
+    };
+    outcomes(
+        p_selected,
+        &[select_c1, retire_c1_and_select_c2, retire_p],
+        &[
+            "refused, selected => C2@2",
+            "refused, selected => C2@3",
+            "refused, selected => C2@4",
+            "refused, selected => C2@5",
+            "selected, selected => C2@4",
+            "selected, selected => C2@5",
+        ],
+    );
+}
+
+/// R123: of two failing selects neither leaves a trace, whichever of the records stands on the other.
+#[test]
+fn two_failed_selects_keep_the_healthy_selection() {
+    let retire_both = |state: &State| {
+        retire_c1(state);
+        retire(state, &state.c2)
+    };
+    outcomes(
+        p_selected,
+        &[select_c1, select_c2, retire_both],
+        &[
+            "refused, refused => P@1",
+            "refused, refused => P@3",
+            "refused, refused => P@5",
+            "refused, selected => none@3",
+            "refused, selected => none@4",
+            "refused, selected => none@5",
+            "selected, refused => none@3",
+            "selected, refused => none@5",
+            "selected, selected => none@4",
+            "selected, selected => none@5",
+        ],
+    );
+}
+
+/// R123: selecting one candidate twice is two publications, each with an end of its own.
+#[test]
+fn one_candidate_is_selected_twice() {
+    outcomes(
+        p_selected,
+        &[select_c1, select_c1, retire_c1],
+        &[
+            "refused, refused => P@1",
+            "refused, refused => P@3",
+            "refused, refused => P@5",
+            "refused, selected => none@3",
+            "refused, selected => none@4",
+            "refused, selected => none@5",
+            "selected, refused => none@3",
+            "selected, refused => none@4",
+            "selected, refused => none@5",
+            "selected, selected => none@4",
+        ],
+    );
+}
+
+/// R24, I2: nobody is given the candidate of a select that fails, or nothing while its predecessor lives; and who meets the undecided record
+/// decides it as its author would have.
+#[test]
+fn a_reader_sees_no_failed_select() {
+    outcomes(
+        p_selected,
+        &[load, select_c1, retire_c1],
+        &["C1, selected => none@3", "P, refused => P@1", "P, refused => P@3", "P, selected => none@3", "none, selected => none@3"],
+    );
+}
+
+/// R13, R124: of two offers to an empty slot, one is installed.
+#[test]
+fn one_of_two_offers_is_installed() {
+    let offer_c1 = |state: &State| offer(state, &state.c1);
+    outcomes(empty, &[offer_c1, offer_c2], &["installed, occupied => C1@1", "occupied, installed => C2@1"]);
+}
+
+/// R125: an offer does not replace what is selected, nor stay in its way.
+#[test]
+fn an_offer_does_not_stand_against_a_select() {
+    outcomes(empty, &[offer_c2, select_c1], &["installed, selected => C1@2", "occupied, selected => C1@1"]);
+}
+
+/// R127: an offer that meets a dead selection takes its place; one that came before the death changes nothing.
+#[test]
+fn an_offer_takes_the_place_of_a_dead_selection() {
+    outcomes(p_selected, &[offer_c2, retire_p], &["installed => C2@2", "installed => C2@3", "occupied => none@2"]);
+}
+
+/// A selection that is dead counts as absent also before it has been swept.
+#[test]
+fn a_dead_selection_is_no_obstacle() {
+    let end_p_and_offer_c2 = |state: &State| {
+        state.p.liveness.retire();
+        offer_c2(state)
+    };
+    let sweep = |state: &State| {
+        state.slot.sweep();
+        UNTOLD
+    };
+    outcomes(p_selected, &[end_p_and_offer_c2, sweep], &["installed => C2@2", "installed => C2@3"]);
+}
+
+/// R20, R124: an offer is not refused on account of a select that fails.
+#[test]
+fn an_offer_outlives_a_failed_select() {
+    outcomes(
+        empty,
+        &[offer_c2, select_c1, retire_c1],
+        &[
+            "installed, refused => C2@1",
+            "installed, refused => C2@3",
+            "installed, selected => C2@2",
+            "installed, selected => C2@3",
+            // C1 over C2, then retired.
+            "installed, selected => none@3",
+            "occupied, selected => none@2",
+        ],
+    );
+}
+
+/// R126: an offer and a loss, with the list that the loss goes by: the newcomer is lost too, or finds the slot free.
+#[test]
+fn an_offer_during_a_loss_is_lost_or_installed() {
+    let register_c2 = |state: &State| {
+        state.c2_listed.store(true, Release);
+        offer_c2(state)
+    };
+    let lose = |state: &State| {
+        let mut marked = true;
+        while marked {
+            let c2 = state.c2_listed.load(Acquire).then_some(&state.c2);
+            let alive: Vec<_> = [&state.p].into_iter().chain(c2).filter(|listed| listed.liveness.is_live()).collect();
+            alive.iter().for_each(|listed| listed.liveness.retire());
+            fence(SeqCst);
+            marked = !alive.is_empty();
+        }
+        state.slot.sweep();
+        UNTOLD
+    };
+    outcomes(
+        p_selected,
+        &[register_c2, lose],
+        &["died => none@3", "died => none@4", "installed => C2@2", "installed => C2@3", "installed => none@3", "occupied => none@2"],
+    );
+}
+
+/// What an observer was shown, in order.
+type Seen = Vec<(&'static str, u64)>;
+
+fn observe(state: &State) -> (&'static str, u64) {
+    let Selected { candidate, version } = state.slot.observe();
+    (name(candidate), version)
+}
+
+fn observe_twice(state: &State) -> Seen {
+    vec![observe(state), observe(state)]
+}
+
+fn told_nothing(_: &'static str) -> Seen {
+    Vec::new()
+}
+
+/// To nobody a version falls, and one version has one content: to all observers, and at rest.
+fn versions_are_consistent(state: &State, seen: Vec<Seen>) {
+    for seen in &seen {
+        assert!(seen.is_sorted_by_key(|(_, version)| *version), "a version fell: {seen:?}");
+    }
+    let mut contents = BTreeMap::new();
+    for (name, version) in seen.into_iter().flatten().chain([at_rest(state)]) {
+        let known = *contents.entry(version).or_insert(name);
+        assert_eq!(known, name, "version {version} has two contents");
+    }
+}
+
+/// A select that fails in between shows an observer no version of its own.
+#[test]
+fn versions_during_a_failing_select() {
+    race(
+        p_selected,
+        &[observe_twice, |state| told_nothing(select_c1(state)), |state| told_nothing(retire_c1(state))],
+        versions_are_consistent,
+    );
+}
+
+/// An observer that finds a dead selection reports emptiness under a version of its own.
+#[test]
+fn a_dead_selection_is_not_reported_under_its_version() {
+    race(p_selected, &[observe_twice, |state| told_nothing(retire_p(state))], versions_are_consistent);
+}
+
+/// As above, with two observers, one of which has seen the selection alive.
+#[test]
+fn observers_agree_on_versions() {
+    let observe_once = |state: &State| vec![observe(state)];
+    race(p_selected, &[observe_twice, observe_once, |state| told_nothing(retire_p(state))], versions_are_consistent);
+}
+
+/// Two selects that stay are two versions.
+#[test]
+fn versions_during_two_selects() {
+    race(
+        p_selected,
+        &[observe_twice, |state| told_nothing(select_c1(state)), |state| told_nothing(select_c2(state))],
+        versions_are_consistent,
+    );
+}
