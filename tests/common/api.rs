@@ -1,0 +1,77 @@
+//! Every call that there is, in one go.
+
+use super::rig::{DEVICE, Rig};
+use liveslot::*;
+use std::sync::Arc;
+
+/// The registry of a rig and the mechanism that its callbacks belong to, which is kept alive by neither.
+#[derive(Clone)]
+pub struct Reach {
+    registry: BindingRegistry,
+    mechanism: RegisteredMechanism,
+}
+
+impl Reach {
+    pub fn of(rig: &Rig) -> Self {
+        Self { registry: rig.registry.clone(), mechanism: rig.mechanism }
+    }
+
+    /// Does a whole life beside `mechanism` on its device, works with `mechanism` as far as its lifecycle allows, loses another device. Each call
+    /// must return; what it leaves behind is what it found, except that `mechanism` is selected, if it can be.
+    pub fn whole_api(self) {
+        let Self { registry, mechanism } = self;
+        let (context, authority, beside) = life(&registry, DEVICE);
+        // The rig's own mechanism: refused or not, by whatever it is going through.
+        let known = registry.snapshot(mechanism).is_ok();
+        assert_eq!(registry.quarantined(mechanism).is_ok(), known);
+        if let Ok(binding) = registry.bind_registered(mechanism) {
+            work(&binding);
+        }
+        registry.remove(mechanism).unwrap_err();
+        let _ = registry.select(mechanism);
+        let device = registry.device(DEVICE);
+        let _ = (device.selected(), device.version(), device.bind());
+
+        registry.retire(beside).unwrap();
+        registry.remove(beside).unwrap();
+        registry.remove_authority(authority).unwrap();
+        registry.remove_provider_context(context).unwrap();
+
+        let lost = DeviceKey::device(7);
+        let (context, authority, elsewhere) = life(&registry, lost);
+        registry.invalidate_device(lost, "lost").unwrap();
+        registry.confirm_context_terminated(context).unwrap();
+        registry.remove(elsewhere).unwrap();
+        registry.remove_authority(authority).unwrap();
+        registry.remove_provider_context(context).unwrap();
+    }
+}
+
+/// Registers, selects, binds and works on `device`, beside whatever is there.
+fn life(registry: &BindingRegistry, device: DeviceKey) -> (RegisteredProviderContext, RegisteredAuthority, RegisteredMechanism) {
+    let context = registry.register_provider_context(device, Arc::new(())).unwrap();
+    let authority = registry.register_authority(device, Arc::new(())).unwrap();
+    let refused = registry.register_allocator(context, authority, Arc::new(HostAllocator));
+    assert!(matches!(refused, Err(BindingError::DeviceMismatch { .. })));
+    let mechanism = registry.register_allocator_with_device(context, authority, Arc::new(HostAllocator), device).unwrap();
+    registry.select(mechanism).unwrap();
+    let binding = registry.bind(device).unwrap();
+    assert_eq!(binding.identity().mechanism(), mechanism.identity());
+    work(&binding);
+    let listed = registry.snapshots().unwrap();
+    assert!(listed.iter().any(|snapshot| snapshot.identity == mechanism.identity()));
+    registry.remove_provider_context(context).unwrap_err();
+    registry.remove_authority(authority).unwrap_err();
+    (context, authority, mechanism)
+}
+
+/// Allocates, looks and releases.
+fn work(binding: &MemoryBinding) {
+    let allocation = binding.allocate(64, 8).unwrap();
+    let view = allocation.view(8, 8).unwrap();
+    assert_eq!(binding.clone().with_view(&view, |view| view.len()).unwrap(), 8);
+    assert!(binding.mechanism_snapshot().unwrap().live_allocations >= 1);
+    binding.quarantined().unwrap();
+    assert!(!format!("{binding:?} {allocation:?} {view:?}").is_empty());
+    binding.release(allocation).unwrap();
+}
