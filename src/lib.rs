@@ -24,15 +24,17 @@
 //!
 //! - A mechanism costs about 256 bytes per core: its counts are striped, so that threads which work for themselves share no cache line. A
 //!   snapshot reads every stripe.
-//! - Selecting allocates a record. It costs about as much as 20 uncontended read-modify-writes, and threads that select at once contend for one cell.
-//! - A call that had begun when the device was lost ends as it ends; nothing can be promised about the moment in between but that it is counted.
+//! - Selecting allocates a record. It costs about as much as 20 uncontended read-modify-writes, and threads that select at
+//!   once contend for one cell.
+//! - A call that had begun when the device was lost ends as it ends; nothing can be promised about the moment in between but
+//!   that it is counted.
 //! - Dropping the last handle runs the user's destructors, on whichever thread that is.
 //! - Memory of removed entries (never resources) waits for the epoch.
 //!
 //! # Where things are
 //!
-//! [`BindingRegistry`] is the control plane, [`DeviceHandle`] and [`MemoryBinding`] are the hot path, [`DeviceAllocator`] is what to implement.
-//! [`SelectionSlot`] is the selection protocol by itself, for any backend that is hot-swapped.
+//! [`BindingRegistry`] is the control plane, [`DeviceHandle`] and [`MemoryBinding`] are the hot path, [`DeviceAllocator`] is
+//! what to implement. [`SelectionSlot`] is the selection protocol by itself, for any backend that is hot-swapped.
 #![cfg_attr(doc, doc = "The [`design`] page has the invariants, the protocols and the results.")]
 // Under the test cfgs the pieces below are public, for the tests alone.
 #![cfg_attr(any(liveslot_loom, liveslot_shuttle, liveslot_gates), allow(missing_docs, private_interfaces))]

@@ -87,9 +87,10 @@ impl MemoryBinding {
     ///
     /// # Errors
     ///
-    /// [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`] unless the mechanism is Active, and [`BindingError::IdentityExhausted`]
-    /// if a counter is full; the allocator is not called. [`BindingError::Memory`] with the allocator's own error. [`BindingError::IdentityExhausted`]
-    /// if no identity is left; the memory has been given back.
+    /// [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`] unless the mechanism is Active, and
+    /// [`BindingError::IdentityExhausted`] if a counter is full; the allocator is not called. [`BindingError::Memory`] with
+    /// the allocator's own error. [`BindingError::IdentityExhausted`] if no identity is left; the memory has been given
+    /// back.
     ///
     /// # Panics
     ///
@@ -129,11 +130,12 @@ impl MemoryBinding {
     ///
     /// # Errors
     ///
-    /// [`ExplicitReleaseError`] hands the allocation back. Its [`error`](ExplicitReleaseError::error) is [`BindingError::DeviceLost`] or
-    /// [`BindingError::InactiveMechanism`] unless the mechanism is Active or Retired; [`BindingError::BindingMismatch`] if the allocation is of another
-    /// binding; [`BindingError::StaleAllocation`] if it was released before; [`BindingError::IdentityExhausted`] if too many releases are
-    /// pending or retained; in all these cases nothing was done. [`BindingError::ReleaseQuarantined`] if the allocator did not complete the
-    /// release: the ownership is retained in the quarantine, and the metadata handed back is stale.
+    /// [`ExplicitReleaseError`] hands the allocation back. Its [`error`](ExplicitReleaseError::error) is
+    /// [`BindingError::DeviceLost`] or [`BindingError::InactiveMechanism`] unless the mechanism is Active or Retired;
+    /// [`BindingError::BindingMismatch`] if the allocation is of another binding; [`BindingError::StaleAllocation`] if it
+    /// was released before; [`BindingError::IdentityExhausted`] if too many releases are pending or retained; in all these
+    /// cases nothing was done. [`BindingError::ReleaseQuarantined`] if the allocator did not complete the release: the
+    /// ownership is retained in the quarantine, and the metadata handed back is stale.
     ///
     /// # Panics
     ///
@@ -178,9 +180,9 @@ impl MemoryBinding {
     ///
     /// # Errors
     ///
-    /// [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`] unless the mechanism is Active; [`BindingError::IdentityExhausted`] if a
-    /// counter is full; [`BindingError::BindingMismatch`] if the view is of another binding; [`BindingError::StaleAllocation`] if its
-    /// allocation was released. The closure is not run then.
+    /// [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`] unless the mechanism is Active;
+    /// [`BindingError::IdentityExhausted`] if a counter is full; [`BindingError::BindingMismatch`] if the view is of another
+    /// binding; [`BindingError::StaleAllocation`] if its allocation was released. The closure is not run then.
     ///
     /// # Panics
     ///

@@ -1,9 +1,9 @@
 //! An allocation on its way back: prepared, then executed or retained.
 //!
-//! Preparing first wins the record (one swap of its word), then moves the allocation from live to queued in its home stripe (one RMW). The record
-//! goes first, so that stale metadata touches no stripe. If LOST comes back from the stripe, both are undone by the winner. A
-//! [`Queued`] is the only right to release an allocation; it ends in exactly one of *settled* and *quarantined*, also by unwinding. It
-//! counts as an operation for as long, because it is counted as queued.
+//! Preparing first wins the record (one swap of its word), then moves the allocation from live to queued in its home stripe
+//! (one RMW). The record goes first, so that stale metadata touches no stripe. If LOST comes back from the stripe, both are
+//! undone by the winner. A [`Queued`] is the only right to release an allocation; it ends in exactly one of *settled* and
+//! *quarantined*, also by unwinding. It counts as an operation for as long, because it is counted as queued.
 
 use super::{allocation::BoundAllocation, binding::MemoryBinding};
 use crate::{

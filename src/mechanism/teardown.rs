@@ -1,8 +1,9 @@
 //! Allocator → authority → context, exactly once, on every path.
 //!
 //! Whoever brings a mechanism's handle count to zero runs this at once, on its own thread, with nothing of ours held. Each
-//! destructor is the user's: it may call anything, or panic. A panic is kept until everything that is due has been done, and then goes on to the
-//! caller. A thread that is unwinding already can't take another panic: it is counted, [`suppressed_panics`], and dropped.
+//! destructor is the user's: it may call anything, or panic. A panic is kept until everything that is due has been done, and
+//! then goes on to the caller. A thread that is unwinding already can't take another panic: it is counted,
+//! [`suppressed_panics`], and dropped.
 
 use crate::sync::process::{AssertUnwindSafe, AtomicU64, Ordering::Relaxed, catch_unwind, panicking, resume_unwind};
 use std::any::Any;

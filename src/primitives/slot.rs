@@ -187,8 +187,9 @@ impl<T: Candidate> SelectionSlot<T> {
     ///
     /// # Errors
     ///
-    /// Hands `candidate` back if it is dead, or died before it was decided upon. Then the selection is as if the call had not been made: a newer
-    /// one is untouched, the one before is back if it is still alive, and nobody was given `candidate` in between.
+    /// Hands `candidate` back if it is dead, or died before it was decided upon. Then the selection is as if the call had
+    /// not been made: a newer one is untouched, the one before is back if it is still alive, and nobody was given
+    /// `candidate` in between.
     ///
     /// # Progress
     ///

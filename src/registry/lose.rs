@@ -18,12 +18,13 @@ use crate::{
 };
 
 impl BindingRegistry {
-    /// Declares a device lost: every mechanism registered on it that is not Terminated becomes DeviceLost, and nothing reaches its allocator
-    /// any more. Runs no code of the user's but the conversion of `reason`, before any effect; frees and settles nothing.
+    /// Declares a device lost: every mechanism registered on it that is not Terminated becomes DeviceLost, and nothing
+    /// reaches its allocator any more. Runs no code of the user's but the conversion of `reason`, before any effect; frees
+    /// and settles nothing.
     ///
-    /// An operation that was counted before ends as it ends, and its result is taken as it is. That includes an allocator's `release` that had
-    /// been decided upon and not entered yet. The reason of a mechanism's first loss stays. Mechanisms are marked one after the other: for
-    /// the length of the call, one may be lost and another still allocate.
+    /// An operation that was counted before ends as it ends, and its result is taken as it is. That includes an allocator's
+    /// `release` that had been decided upon and not entered yet. The reason of a mechanism's first loss stays. Mechanisms
+    /// are marked one after the other: for the length of the call, one may be lost and another still allocate.
     ///
     /// # Errors
     ///

@@ -12,8 +12,8 @@
 //! | [`remove`] | removing, and the end of the registry |
 //! | [`observe`] | snapshots and lists |
 //!
-//! A token is looked up under an epoch guard, and what is found is used under it: words only, and holds that are acquired. Every call ends its
-//! guard before it lets go of anything of the user's.
+//! A token is looked up under an epoch guard, and what is found is used under it: words only, and holds that are acquired.
+//! Every call ends its guard before it lets go of anything of the user's.
 
 mod device;
 mod devices;
@@ -168,7 +168,8 @@ impl BindingRegistry {
         Self::with_stripes(stripes)
     }
 
-    /// The raw record of a device's slot: whether it is Committed, the mechanism it names with its lifecycle, its version, and whether its prior is cut.
+    /// The raw record of a device's slot: whether it is Committed, the mechanism it names with its lifecycle, its version,
+    /// and whether its prior is cut.
     pub fn raw_selection(
         &self,
         device: crate::DeviceKey,

@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl BindingRegistry {
-    /// A copy of a mechanism's state. Each allocation that is outstanding during the whole call is in exactly one of live, queued and quarantined. On a
-    /// mechanism that is not Active, "nothing owned and nothing in progress" is for ever.
+    /// A copy of a mechanism's state. Each allocation that is outstanding during the whole call is in exactly one of live,
+    /// queued and quarantined. On a mechanism that is not Active, "nothing owned and nothing in progress" is for ever.
     ///
     /// # Errors
     ///
@@ -23,7 +23,8 @@ impl BindingRegistry {
         Ok(self.inner.mechanism(mechanism, &guard)?.1.snapshot())
     }
 
-    /// A snapshot of every mechanism that is registered during the whole call, in no particular order. The list as a whole is not one moment.
+    /// A snapshot of every mechanism that is registered during the whole call, in no particular order. The list as a whole
+    /// is not one moment.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
 //! Registering contexts, authorities and allocators.
 //!
-//! A registration counts itself as a user of its context and its authority, or is refused because one of them was removed: the
-//! use count decides, in one word each. The mechanism goes into the device's table first and is offered to the slot afterwards, with a
-//! `fence(SeqCst)` in between (in [`SelectionSlot::offer`](crate::SelectionSlot::offer)). A loss marks what the table lists, fences, and lists again
-//! until nothing is new, before it clears the slot: so either it marks the new mechanism, or the new mechanism's
-//! offer finds the old selection dead, and takes its place.
+//! A registration counts itself as a user of its context and its authority, or is refused because one of them was removed:
+//! the use count decides, in one word each. The mechanism goes into the device's table first and is offered to the slot
+//! afterwards, with a `fence(SeqCst)` in between (in [`SelectionSlot::offer`](crate::SelectionSlot::offer)). A loss marks
+//! what the table lists, fences, and lists again until nothing is new, before it clears the slot: so either it marks the new
+//! mechanism, or the new mechanism's offer finds the old selection dead, and takes its place.
 
 use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, issue};
 use crate::{
@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl BindingRegistry {
-    /// Registers a provider context: what an allocator's memory needs to be valid. The registry keeps `resource` until the context is removed and
-    /// no mechanism needs it any more.
+    /// Registers a provider context: what an allocator's memory needs to be valid. The registry keeps `resource` until the
+    /// context is removed and no mechanism needs it any more.
     ///
     /// # Errors
     ///

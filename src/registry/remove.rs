@@ -18,14 +18,14 @@ use crate::{
 };
 
 impl BindingRegistry {
-    /// Removes a mechanism that is not Active and owns nothing. Its allocator, its share of the authority and of the context are destroyed as soon as no
-    /// handle needs them: before this returns, if there is none.
+    /// Removes a mechanism that is not Active and owns nothing. Its allocator, its share of the authority and of the context
+    /// are destroyed as soon as no handle needs them: before this returns, if there is none.
     ///
     /// # Errors
     ///
-    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`]; [`BindingError::QuarantinedOwnership`] if ownership is retained;
-    /// [`BindingError::InactiveMechanism`] with its lifecycle if it is Active, or has live or queued allocations or operations in progress.
-    /// Nothing is changed then.
+    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`]; [`BindingError::QuarantinedOwnership`] if
+    /// ownership is retained; [`BindingError::InactiveMechanism`] with its lifecycle if it is Active, or has live or queued
+    /// allocations or operations in progress. Nothing is changed then.
     ///
     /// # Panics
     ///
@@ -92,7 +92,8 @@ impl BindingRegistry {
         })
     }
 
-    /// Removes an authority that no registered mechanism uses, as [`remove_provider_context`](Self::remove_provider_context) does a context.
+    /// Removes an authority that no registered mechanism uses, as [`remove_provider_context`](Self::remove_provider_context)
+    /// does a context.
     ///
     /// # Errors
     ///
@@ -128,8 +129,8 @@ fn remove_support(table: &Table<Support>, place: Place, found: &Support, guard: 
     Ok(())
 }
 
-/// The end of the registry. Mechanisms that are held go on working; of the others allocator, authority and context go in this order, and what is left of authorities and contexts
-/// goes last.
+/// The end of the registry. Mechanisms that are held go on working; of the others allocator, authority and context go in
+/// this order, and what is left of authorities and contexts goes last.
 impl Drop for Inner {
     fn drop(&mut self) {
         let guard = epoch::pin();

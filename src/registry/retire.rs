@@ -7,8 +7,8 @@ use crate::{
 };
 
 impl BindingRegistry {
-    /// Takes `mechanism` out of use: it is bound and allocates no more, and takes back what it gave out. If it is selected, its device is left
-    /// without selection. `Ok` as well if it was not Active.
+    /// Takes `mechanism` out of use: it is bound and allocates no more, and takes back what it gave out. If it is selected,
+    /// its device is left without selection. `Ok` as well if it was not Active.
     ///
     /// No call that starts after this one has returned binds the mechanism or allocates from it.
     ///

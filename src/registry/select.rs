@@ -15,9 +15,9 @@ impl BindingRegistry {
     ///
     /// # Errors
     ///
-    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`], or [`BindingError::InactiveMechanism`] if it is not Active, or died before
-    /// it was decided upon; that is the error for a lost device, too. The selection is then as if the call had not been made, and nobody was given
-    /// `mechanism` meanwhile.
+    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`], or [`BindingError::InactiveMechanism`] if
+    /// it is not Active, or died before it was decided upon; that is the error for a lost device, too. The selection is then
+    /// as if the call had not been made, and nobody was given `mechanism` meanwhile.
     ///
     /// # Progress
     ///
@@ -59,8 +59,8 @@ impl BindingRegistry {
     ///
     /// # Errors
     ///
-    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`]; [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`]
-    /// unless it is Active; [`BindingError::IdentityExhausted`].
+    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`]; [`BindingError::InactiveMechanism`] or
+    /// [`BindingError::DeviceLost`] unless it is Active; [`BindingError::IdentityExhausted`].
     ///
     /// # Progress
     ///
