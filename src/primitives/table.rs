@@ -24,9 +24,15 @@ use crate::sync::{
 use std::{marker::PhantomData, ops::Deref, ptr, ptr::NonNull};
 
 /// Places per occupancy word.
-const WIDTH: usize = if cfg!(liveslot_loom) { 2 } else { 64 };
+const WIDTH: usize = if cfg!(any(liveslot_loom, liveslot_shuttle)) { 2 } else { 64 };
 /// Chunk `k` has 2ᵏ words.
-const CHUNKS: usize = if cfg!(liveslot_loom) { 3 } else { 26 };
+const CHUNKS: usize = if cfg!(liveslot_loom) {
+    3
+} else if cfg!(liveslot_shuttle) {
+    6
+} else {
+    26
+};
 
 /// What tells an entry from every other that ever stands in its place.
 pub trait Tagged {

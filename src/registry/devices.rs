@@ -16,8 +16,8 @@ use crate::{
 use std::iter;
 
 /// Numbers below this are found by index.
-const DIRECT: usize = if cfg!(liveslot_loom) { 2 } else { 64 };
-const BUCKETS: usize = if cfg!(liveslot_loom) { 1 } else { 64 };
+const DIRECT: usize = if cfg!(any(liveslot_loom, liveslot_shuttle)) { 2 } else { 64 };
+const BUCKETS: usize = if cfg!(any(liveslot_loom, liveslot_shuttle)) { 1 } else { 64 };
 const TIERS: usize = Tier::ALL.len();
 
 pub(super) struct Devices {
