@@ -1,94 +1,130 @@
 //! The epoch in a model: `pin` registers and fences; `defer` fences and notes who is pinned; what was deferred runs
-//! once all of those have left. The book-keeping's mutex is std's, which loom does not see; so nothing that loom switches at
-//! is done under it, and the pins are shared by std's `Arc`.
+//! once all of those have left, on the thread of the last. The book-keeping's mutex is std's, which loom does not see; so nothing
+//! that loom switches at is done under it.
+//!
+//! What runs comes after the end of every pin before it, as behind the real collector, which has read the word of each
+//! participant: here a word per thread, written at the end of its pins.
 //!
 //! *Eager* runs a deferred closure at the earliest moment the real crate could, *lazy* at the end of the model
 //! ([`finish`]); between the two lies everything the real crate does. [`lazy`] chooses, eager unless said otherwise.
 
-use loom::sync::atomic::{AtomicBool, Ordering::*, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use loom::{
+    sync::atomic::{AtomicBool, Ordering::*, fence},
+    thread::{self, ThreadId},
+};
+use std::{
+    array, mem,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
-type Pin = Arc<AtomicBool>;
+/// As many threads as loom runs.
+const THREADS: usize = 5;
 
-struct Deferred {
-    waits_for: Vec<Pin>,
-    free: Box<dyn FnOnce() + Send>,
+struct Collector {
+    /// One per thread, written at the end of its pins. What it says means nothing. Read-modify-writes on either side: each
+    /// follows the newest, where a load or a store might be ordered before it.
+    ends: [AtomicBool; THREADS],
+    book: Mutex<Book>,
 }
 
 #[derive(Default)]
-struct State {
+struct Book {
     lazy: bool,
-    pinned: Vec<Pin>,
+    /// Every thread that has ever pinned, at the index of its word.
+    threads: Vec<ThreadId>,
+    pins: usize,
+    pinned: Vec<usize>,
     deferred: Vec<Deferred>,
 }
 
+struct Deferred {
+    waits_for: Vec<usize>,
+    free: Box<dyn FnOnce() + Send>,
+}
+
 loom::lazy_static! {
-    static ref STATE: Mutex<State> = Mutex::new(State::default());
+    static ref COLLECTOR: Collector =
+        Collector { ends: array::from_fn(|_| AtomicBool::new(false)), book: Mutex::new(Book::default()) };
 }
 
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+fn book() -> MutexGuard<'static, Book> {
+    COLLECTOR.book.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub struct Guard(Pin);
+pub struct Guard {
+    pin: usize,
+    thread: usize,
+}
 
 pub fn pin() -> Guard {
-    let left = Arc::new(AtomicBool::new(false));
-    state().pinned.push(Arc::clone(&left));
+    let guard = book().pin(thread::current().id());
     // SeqCst: pairs with the fence in `defer`. Either `defer` notes this pin, or what it unlinked is not seen under it.
     fence(SeqCst);
-    Guard(left)
+    guard
 }
 
 /// Lets deferred closures wait for [`finish`].
 pub fn lazy() {
-    state().lazy = true;
+    book().lazy = true;
 }
 
 /// Runs everything that is deferred. All pins must have left.
 pub fn finish() {
-    assert!(state().pinned.is_empty(), "a pin outlives the model");
-    let all = std::mem::take(&mut state().deferred);
-    all.into_iter().for_each(Deferred::run);
+    assert!(book().pinned.is_empty(), "a pin outlives the model");
+    let all = mem::take(&mut book().deferred);
+    run(all);
 }
 
-impl Deferred {
-    fn run(self) {
-        for pin in &self.waits_for {
-            // Acquire: pairs with the Release in `Guard::drop`; the reader's last look happens-before the free.
-            // A read-modify-write, since loom may answer a load with an older store.
-            assert!(pin.fetch_or(true, Acquire), "freed under a pin");
-        }
-        (self.free)();
+impl Book {
+    fn pin(&mut self, thread: ThreadId) -> Guard {
+        let known = self.threads.iter().position(|known| *known == thread);
+        let thread = known.unwrap_or_else(|| {
+            self.threads.push(thread);
+            self.threads.len() - 1
+        });
+        self.pins += 1;
+        self.pinned.push(self.pins);
+        Guard { pin: self.pins, thread }
     }
+
+    /// Notes the end of a pin. Gives what need not wait any more.
+    fn unpin(&mut self, pin: usize) -> Vec<Deferred> {
+        self.pinned.retain(|pinned| *pinned != pin);
+        if self.lazy {
+            return Vec::new();
+        }
+        let pinned = &self.pinned;
+        self.deferred.extract_if(.., |deferred| !deferred.waits_for.iter().any(|pin| pinned.contains(pin))).collect()
+    }
+}
+
+fn run(due: Vec<Deferred>) {
+    if due.is_empty() {
+        return;
+    }
+    let threads = book().threads.len();
+    for end in &COLLECTOR.ends[..threads] {
+        // Acquire: pairs with the Release in `Guard::drop`; the readers' last looks happen-before the free.
+        end.fetch_or(false, Acquire);
+    }
+    due.into_iter().for_each(|deferred| (deferred.free)());
 }
 
 impl Guard {
     pub fn defer(&self, free: impl FnOnce() + Send + 'static) {
         // SeqCst: pairs with the fence in `pin`.
         fence(SeqCst);
-        let mut state = state();
-        let waits_for = state.pinned.clone();
-        state.deferred.push(Deferred { waits_for, free: Box::new(free) });
+        let mut book = book();
+        let waits_for = book.pinned.clone();
+        book.deferred.push(Deferred { waits_for, free: Box::new(free) });
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `Deferred::run`.
-        self.0.store(true, Release);
-        let due = {
-            let mut state = state();
-            state.pinned.retain(|pin| !Arc::ptr_eq(pin, &self.0));
-            if state.lazy {
-                return;
-            }
-            let pinned = state.pinned.clone();
-            let waits = |deferred: &Deferred| deferred.waits_for.iter().any(|pin| pinned.iter().any(|pinned| Arc::ptr_eq(pin, pinned)));
-            let (waiting, due): (Vec<_>, Vec<_>) = std::mem::take(&mut state.deferred).into_iter().partition(waits);
-            state.deferred = waiting;
-            due
-        };
-        due.into_iter().for_each(Deferred::run);
+        // Release: pairs with the Acquire in `run`.
+        COLLECTOR.ends[self.thread].fetch_or(true, Release);
+        let due = book().unpin(self.pin);
+        run(due);
     }
 }
