@@ -108,11 +108,17 @@ fn load(state: &State) -> &'static str {
     name(state.slot.load())
 }
 
-/// The record that stands in the slot once nobody is at work: decided, its candidate alive, its prior cut.
-fn at_rest(state: &State) -> (&'static str, u64) {
+/// The record that stands in the slot once nobody is at work: decided, and its prior cut.
+fn standing(state: &State) -> (Option<Arc<Named>>, u64) {
     let (committed, candidate, version, cut) = state.slot.raw();
     assert!(committed, "at rest with an undecided or a failed record, version {version}");
     assert!(cut, "at rest with a prior that is not cut, version {version}");
+    (candidate, version)
+}
+
+/// As [`standing`], once everybody who ended a life has swept the slot: what it names is alive.
+fn at_rest(state: &State) -> (&'static str, u64) {
+    let (candidate, version) = standing(state);
     if let Some(candidate) = &candidate {
         assert!(candidate.liveness.is_live(), "at rest with a dead candidate: {}@{version}", candidate.name);
     }
@@ -163,6 +169,38 @@ fn a_dead_predecessor_does_not_stay() {
         &[select_c1, retire_c1, retire_p],
         &["refused => none@2", "refused => none@3", "refused => none@4", "selected => none@3", "selected => none@4"],
     );
+}
+
+/// R20: a predecessor that had died before the select failed is not put back, though whoever ended it has stopped short of the slot.
+#[test]
+fn a_predecessor_that_died_first_is_not_put_back() {
+    let end_p_then_c1 = |state: &State| {
+        state.p.liveness.retire();
+        state.c1.liveness.retire();
+        UNTOLD
+    };
+    race(p_selected, &[select_c1, end_p_then_c1], |state, told| {
+        let (stands, version) = standing(state);
+        let outcome = (told[0], name(stands), version);
+        // P@1: refused before anything was published.
+        let expected = [("selected", "C1", 2), ("refused", "P", 1), ("refused", "none", 3)];
+        assert!(expected.contains(&outcome), "not an outcome of this race: {outcome:?}");
+    });
+}
+
+/// R20: who is refused by somebody else's verdict sees what that one saw, a dead candidate; `select` above asserts it.
+#[test]
+fn a_refused_candidate_is_dead_to_its_selector() {
+    let end_c1 = |state: &State| {
+        state.c1.liveness.retire();
+        UNTOLD
+    };
+    race(p_selected, &[select_c1, end_c1, load], |state, told| {
+        let (stands, version) = standing(state);
+        let outcome = (told[0], name(stands), version);
+        let expected = [("selected", "C1", 2), ("refused", "P", 1), ("refused", "P", 3)];
+        assert!(expected.contains(&outcome), "not an outcome of this race: {outcome:?}");
+    });
 }
 
 /// R19: a candidate that was dead before the call is not published, nor is anything else.
@@ -344,12 +382,19 @@ fn an_offer_during_a_loss_is_lost_or_installed() {
             marked = !alive.is_empty();
         }
         state.slot.sweep();
-        UNTOLD
+        if state.c2.liveness.is_live() { "loses P" } else { "loses P and C2" }
     };
     outcomes(
         p_selected,
         &[register_c2, lose],
-        &["died => none@3", "died => none@4", "installed => C2@2", "installed => C2@3", "installed => none@3", "occupied => none@2"],
+        &[
+            "died, loses P and C2 => none@3",
+            "died, loses P and C2 => none@4",
+            "installed, loses P => C2@2",
+            "installed, loses P => C2@3",
+            "installed, loses P and C2 => none@3",
+            "occupied, loses P and C2 => none@2",
+        ],
     );
 }
 

@@ -1,0 +1,268 @@
+//! The selection slot by itself, on the real `ArcSwap`: who is selected, what versions count, and that nothing it has named stays alive.
+
+use liveslot::{Candidate, Liveness, Offer, SelectionSlot};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+};
+
+/// How many backends there are.
+type Population = Arc<AtomicUsize>;
+
+struct Backend {
+    liveness: Liveness,
+    name: usize,
+    /// Dies of being looked at when this comes to zero.
+    looks_left: AtomicUsize,
+    population: Population,
+}
+
+impl Candidate for Backend {
+    fn liveness(&self) -> &Liveness {
+        if self.looks_left.fetch_sub(1, Relaxed) == 1 {
+            self.liveness.retire();
+        }
+        &self.liveness
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.population.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A backend that dies when the slot looks at it for the `looks`th time.
+fn mortal(population: &Population, name: usize, looks: usize) -> Arc<Backend> {
+    population.fetch_add(1, Relaxed);
+    Arc::new(Backend { liveness: Liveness::new(), name, looks_left: AtomicUsize::new(looks), population: Arc::clone(population) })
+}
+
+fn backend(population: &Population, name: usize) -> Arc<Backend> {
+    mortal(population, name, usize::MAX)
+}
+
+fn dead(population: &Population, name: usize) -> Arc<Backend> {
+    let backend = backend(population, name);
+    backend.liveness.retire();
+    backend
+}
+
+/// `select` looks at its candidate twice: before it publishes, and when it decides. This one is dead the second time.
+fn dies_undecided(population: &Population, name: usize) -> Arc<Backend> {
+    mortal(population, name, 2)
+}
+
+fn observed(slot: &SelectionSlot<Backend>) -> (Option<usize>, u64) {
+    let selected = slot.observe();
+    (selected.candidate.map(|candidate| candidate.name), selected.version)
+}
+
+fn loaded(slot: &SelectionSlot<Backend>) -> Option<usize> {
+    slot.load().map(|candidate| candidate.name)
+}
+
+#[test]
+fn the_last_selected_one_is_loaded() {
+    let (population, slot) = (Population::default(), SelectionSlot::default());
+    assert_eq!((loaded(&slot), observed(&slot)), (None, (None, 0)));
+    for (version, name) in [(1, 1), (2, 2), (3, 1)] {
+        assert!(slot.select(backend(&population, name)).is_ok());
+        assert_eq!((loaded(&slot), observed(&slot)), (Some(name), (Some(name), version)));
+    }
+}
+
+#[test]
+fn selecting_the_selected_one_is_a_selection() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    let candidate = backend(&population, 1);
+    for version in 1..=3 {
+        assert!(slot.select(Arc::clone(&candidate)).is_ok());
+        assert_eq!(observed(&slot), (Some(1), version));
+    }
+}
+
+/// One that was dead before the call is not even published.
+#[test]
+fn a_dead_candidate_is_handed_back() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    assert!(slot.select(backend(&population, 1)).is_ok());
+    let candidate = dead(&population, 2);
+    let refused = slot.select(Arc::clone(&candidate)).unwrap_err();
+    assert!(Arc::ptr_eq(&refused, &candidate));
+    assert_eq!(observed(&slot), (Some(1), 1));
+    drop((refused, candidate));
+    assert_eq!(population.load(Relaxed), 1);
+}
+
+/// One that dies once it is published is handed back as well, and the one before it is back.
+#[test]
+fn a_candidate_that_dies_undecided_is_handed_back() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    assert!(slot.select(backend(&population, 1)).is_ok());
+    let candidate = dies_undecided(&population, 2);
+    let refused = slot.select(Arc::clone(&candidate)).unwrap_err();
+    assert!(Arc::ptr_eq(&refused, &candidate) && !candidate.liveness.is_live());
+    assert_eq!((loaded(&slot), observed(&slot)), (Some(1), (Some(1), 3)));
+    drop((refused, candidate));
+    assert_eq!(population.load(Relaxed), 1);
+}
+
+/// The one before it is not back if it has died meanwhile, also while nobody has swept the slot.
+#[test]
+fn a_dead_predecessor_does_not_come_back() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    // Looked at when it is selected (twice), when it is noted as prior, and when it would be put back.
+    assert!(slot.select(mortal(&population, 1, 4)).is_ok());
+    assert!(slot.select(dies_undecided(&population, 2)).is_err());
+    assert_eq!(observed(&slot), (None, 3));
+    assert_eq!(population.load(Relaxed), 0);
+}
+
+#[test]
+fn an_offer_has_three_answers() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    assert_eq!(slot.offer(backend(&population, 1)), Offer::Installed);
+    assert_eq!(observed(&slot), (Some(1), 1));
+
+    assert_eq!(slot.offer(backend(&population, 2)), Offer::Occupied);
+    assert_eq!(slot.offer(dead(&population, 3)), Offer::Occupied);
+    assert_eq!(observed(&slot), (Some(1), 1));
+
+    slot.load().unwrap().liveness.retire();
+    // Not swept: a dead selection is no obstacle all the same.
+    assert_eq!(slot.offer(backend(&population, 4)), Offer::Installed);
+    assert_eq!(observed(&slot), (Some(4), 2));
+
+    slot.load().unwrap().liveness.retire();
+    slot.sweep();
+    assert_eq!(slot.offer(dead(&population, 5)), Offer::Died);
+    assert_eq!(slot.offer(mortal(&population, 6, 1)), Offer::Died);
+    assert_eq!(loaded(&slot), None);
+    assert_eq!(population.load(Relaxed), 0);
+}
+
+/// A sweep takes out a dead selection, and no other; each change has a version, and nothing else has.
+#[test]
+fn versions_count_changes() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    let (first, second) = (backend(&population, 1), backend(&population, 2));
+    slot.sweep();
+    assert_eq!(observed(&slot), (None, 0));
+    assert!(slot.select(Arc::clone(&first)).is_ok());
+    slot.sweep();
+    assert_eq!(observed(&slot), (Some(1), 1));
+    first.liveness.retire();
+    slot.sweep();
+    assert_eq!(observed(&slot), (None, 2));
+    slot.sweep();
+    assert_eq!(observed(&slot), (None, 2));
+
+    assert!(slot.select(Arc::clone(&second)).is_ok());
+    second.liveness.retire();
+    assert_eq!(loaded(&slot), None);
+    // Whoever reports emptiness gives it a version first.
+    assert_eq!(observed(&slot), (None, 4));
+    slot.sweep();
+    assert_eq!(observed(&slot), (None, 4));
+    assert!(slot.select(first).is_err());
+    assert_eq!(observed(&slot), (None, 4));
+}
+
+/// Nothing keeps the one before the selected one: not its record, not the prior of the record that replaced it.
+#[test]
+fn a_replaced_candidate_is_dropped_at_once() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    for name in 0..100 {
+        assert!(slot.select(backend(&population, name)).is_ok());
+        assert_eq!(population.load(Relaxed), 1, "after selection {name}");
+    }
+    for name in 100..200 {
+        assert!(slot.select(dies_undecided(&population, name)).is_err());
+        assert_eq!(population.load(Relaxed), 1, "after the failed selection {name}");
+    }
+    assert_eq!(loaded(&slot), Some(99));
+
+    slot.load().unwrap().liveness.retire();
+    assert_eq!(population.load(Relaxed), 1, "dead and not swept");
+    slot.sweep();
+    assert_eq!(population.load(Relaxed), 0, "swept");
+}
+
+#[test]
+fn the_slot_lets_go_of_its_selection() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    assert!(slot.select(backend(&population, 1)).is_ok());
+    let held = slot.load();
+    drop(slot);
+    assert_eq!(population.load(Relaxed), 1, "still held");
+    drop(held);
+    assert_eq!(population.load(Relaxed), 0);
+}
+
+#[test]
+fn debug_shows_version_and_occupation() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    assert_eq!(format!("{slot:?}"), "SelectionSlot { version: 0, occupied: false, .. }");
+    assert!(slot.select(backend(&population, 1)).is_ok());
+    assert_eq!(format!("{slot:?}"), "SelectionSlot { version: 1, occupied: true, .. }");
+}
+
+/// Selections that stay and selections that fail, retirements, offers and readers, all at once: nobody who was refused was given out, no
+/// version falls, and in the end one backend is left, or none.
+#[test]
+fn nothing_stays_alive_after_a_race() {
+    const ROUNDS: usize = 2_000;
+    let (population, slot, start) = (Population::default(), SelectionSlot::new(), Barrier::new(4));
+    let (refused, given) = thread::scope(|scope| {
+        scope.spawn(|| {
+            start.wait();
+            for name in 0..ROUNDS {
+                let candidate = backend(&population, name);
+                assert!(slot.select(Arc::clone(&candidate)).is_ok(), "nobody ends this one before");
+                candidate.liveness.retire();
+                slot.sweep();
+            }
+        });
+        let refused = scope.spawn(|| {
+            start.wait();
+            let mut refused = HashSet::new();
+            for name in ROUNDS..2 * ROUNDS {
+                match slot.select(dies_undecided(&population, name)) {
+                    // Somebody else has looked as well, one moment earlier.
+                    Ok(()) => slot.sweep(),
+                    Err(candidate) => assert!(refused.insert(candidate.name)),
+                }
+            }
+            refused
+        });
+        scope.spawn(|| {
+            start.wait();
+            for name in 2 * ROUNDS..3 * ROUNDS {
+                assert_ne!(slot.offer(backend(&population, name)), Offer::Died, "nobody ends this one");
+            }
+        });
+        let given = scope.spawn(|| {
+            start.wait();
+            let (mut given, mut last) = (HashSet::new(), 0);
+            for _ in 0..ROUNDS {
+                given.extend(loaded(&slot));
+                let (name, version) = observed(&slot);
+                given.extend(name);
+                assert!(version >= last, "from version {last} to {version}");
+                last = version;
+            }
+            given
+        });
+        (refused.join().unwrap(), given.join().unwrap())
+    });
+    assert_eq!(refused.intersection(&given).count(), 0, "given out and refused");
+    let (name, _) = observed(&slot);
+    assert_eq!(population.load(Relaxed), usize::from(name.is_some()));
+    drop(slot);
+    assert_eq!(population.load(Relaxed), 0);
+}
