@@ -193,6 +193,20 @@ fn found_can_be_owned() {
     });
 }
 
+/// Who finds an entry by its place finds what was written in it.
+#[test]
+fn what_is_found_in_a_place_is_whole() {
+    fn with_free_place() -> State {
+        let state = State::with_one();
+        assert_eq!(state.remove(1), Got::Removed(true));
+        state
+    }
+    race(with_free_place, &[|state| Got::Place(state.insert(2)), |state| state.get(2)], |state, got| {
+        assert_eq!(got[0], Got::Place(state.places[0]), "the place was not used again");
+        assert!(got[1] == Got::Found(vec![]) || got[1] == Got::Found(vec![2]), "{got:?}");
+    });
+}
+
 /// R44: of two removals one unlinks the entry; the other finds it gone, or is told so.
 #[test]
 fn a_removal_has_one_winner() {
