@@ -39,8 +39,7 @@ impl UseCount {
 
     /// Counts a use. It ends with [`leave`](Self::leave).
     pub fn enter(&self) -> Result<(), Gone> {
-        // A compare-and-swap rather than an addition that is undone: a refused user must not be counted, not even for
-        // a moment, or a removal that is still to come would find it in use.
+        // A compare-and-swap rather than an addition that is undone: nothing calls this often, and a refusal leaves no trace.
         // Acquire: what was done before the thing was made is seen by its user. Relaxed on failure: tried again.
         self.0.fetch_update(Acquire, Relaxed, |word| (word & REMOVED == 0).then(|| word + 1)).map(drop).map_err(|_| Gone)
     }
