@@ -32,7 +32,7 @@
 //! ([`Refused::Full`]); the fields hold twice that and more, so that calls on their way to a refusal can't carry into a neighbour.
 //! The handle count is 63 bits wide; [`Pins::derive`] aborts at half of that, as std's `Arc` does.
 
-use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering::*};
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering::*, fence};
 use crossbeam_utils::CachePadded;
 
 const LOST: u64 = 1 << 63;
@@ -231,7 +231,7 @@ impl Pins {
         // Relaxed: `close_handles` changes this same word, so one of the two comes first. Either we are in the count that it
         // moves, or CLOSED comes back, and what we added to a dead word means nothing.
         let before = self.stripe(self.home(lane)).handles.fetch_add(HANDLE, Relaxed);
-        if before & CLOSED == 0 { Ok(()) } else { Err(Closed) }
+        if before & CLOSED == 0 { Ok(()) } else { Err(refused()) }
     }
 
     /// Counts a handle beside one that the caller holds.
@@ -299,6 +299,14 @@ impl Pins {
 const fn is_full(word: u64) -> bool {
     let totals = Totals::of(word);
     totals.operations as u64 >= OPERATION_LIMIT || totals.live as u64 >= LIVE_LIMIT
+}
+
+#[cold]
+fn refused() -> Closed {
+    // Acquire: who is refused sees what came before the closing, and on looking again does not find the same thing open. Pairs
+    // with the Release half in `close_handles`.
+    fence(Acquire);
+    Closed
 }
 
 #[cold]
