@@ -21,10 +21,22 @@ where
     S: Send + Sync + 'static,
     R: Send + 'static,
 {
-    for order in orders(roles.len()) {
-        for bound in bounds() {
+    race_at(&bounds(), &orders(roles.len()), setup, roles, check);
+}
+
+/// As [`race`], at chosen bounds and in chosen placements, for a model that is too large for all. The last role of a placement
+/// runs on the main thread, which loom runs first; the others are spawned in its order.
+pub fn race_at<S, R, P>(bounds: &[usize], placements: &[P], setup: fn() -> S, roles: &[Role<S, R>], check: fn(&S, Vec<R>))
+where
+    S: Send + Sync + 'static,
+    R: Send + 'static,
+    P: AsRef<[usize]>,
+{
+    for order in placements {
+        let order: Arc<[usize]> = order.as_ref().into();
+        for &bound in bounds {
             let roles: Arc<[_]> = roles.into();
-            let (for_model, iterations) = (order.clone(), Arc::new(AtomicUsize::new(0)));
+            let (for_model, iterations) = (Arc::clone(&order), Arc::new(AtomicUsize::new(0)));
             let counted = Arc::clone(&iterations);
             let mut builder = Builder::new();
             builder.preemption_bound = Some(bound);

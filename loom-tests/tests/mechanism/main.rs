@@ -1,0 +1,12 @@
+//! Models of `src/mechanism/` and `src/handles/`: operations against the ends of a life, snapshots against releases, teardown.
+//!
+//! Counts alone do not notice an ordering that is too weak: the allocators look at cells that loom tracks, and their destructors write them.
+
+mod operations;
+mod rig;
+mod snapshots;
+#[path = "../support/mod.rs"]
+mod support;
+mod teardown;
+#[path = "../support/witness.rs"]
+mod witness;

@@ -1,0 +1,247 @@
+//! R27, R34, R37, R129–R136, R138, R147: allocations, releases and views against retirement, loss, confirmed end and removal.
+
+use super::{
+    rig::*,
+    support::{race, race_at},
+};
+use liveslot_loom::{
+    AllocationReleaseState,
+    MechanismLifecycle::*,
+    QuarantineReason,
+    internals::atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+const IDLE: [usize; 4] = [0, 0, 0, 0];
+const LIVE: [usize; 4] = [0, 1, 0, 0];
+const RETAINED: [usize; 4] = [0, 0, 0, 1];
+
+/// Active, with nothing allocated.
+fn idle() -> Rig {
+    Rig::new(1, 0, true)
+}
+
+/// Active, with one live allocation.
+fn live() -> Rig {
+    Rig::new(1, 1, true)
+}
+
+/// Retired, with one live allocation.
+fn retired() -> Rig {
+    let rig = live();
+    rig.retire();
+    rig
+}
+
+/// R129, R27: allocated, and taken back later; or refused, and the allocator was not asked.
+#[test]
+fn allocate_and_retire() {
+    race(idle, &[Rig::allocate, Rig::retire], |rig, mut saw| {
+        let now = rig.snapshot();
+        assert_eq!(now.lifecycle, Retired);
+        match saw.remove(0).allocated() {
+            Ok(allocation) => {
+                assert_eq!((now.numbers(), rig.witness.allocated()), (LIVE, 1));
+                rig.binding.release(allocation).unwrap();
+            }
+            Err(refusal) => assert_eq!((refusal, now.numbers(), rig.witness.allocated()), (Refusal::Inactive(Retired), IDLE, 0)),
+        }
+    });
+}
+
+/// R130, R34: allocated, and written off at the end; or refused, and the allocator was not asked.
+#[test]
+fn allocate_and_invalidate() {
+    race(idle, &[Rig::allocate, Rig::invalidate], |rig, mut saw| {
+        let now = rig.snapshot();
+        assert_eq!(now.lifecycle, DeviceLost);
+        match saw.remove(0).allocated() {
+            Ok(_) => assert_eq!((now.numbers(), rig.witness.allocated()), (LIVE, 1)),
+            Err(refusal) => assert_eq!((refusal, now.numbers(), rig.witness.allocated()), (Refusal::Lost, IDLE, 0)),
+        }
+    });
+}
+
+/// R131, R133: a retirement does not show.
+#[test]
+fn release_and_retire() {
+    race(live, &[|rig| rig.release(0), Rig::retire], |rig, mut saw| {
+        assert_eq!(saw.remove(0).released(), Release::Done);
+        assert_eq!((rig.snapshot().numbers(), rig.witness.released()), (IDLE, 1));
+    });
+}
+
+/// R132, R134, R135: released, or refused with the allocation back, or retained without asking the allocator.
+#[test]
+fn release_and_invalidate() {
+    race(live, &[|rig| rig.release(0), Rig::invalidate], |rig, mut saw| {
+        let released = saw.remove(0).released();
+        let expected = match released {
+            Release::Done => (IDLE, 1),
+            Release::Refused(Refusal::Lost) => (LIVE, 0),
+            Release::Retained(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost) => (RETAINED, 0),
+            released => panic!("not an outcome of this race: {released:?}"),
+        };
+        assert_eq!((rig.snapshot().numbers(), rig.witness.released()), expected);
+    });
+}
+
+/// R136: the end is confirmed only once nobody is inside the allocator, though the one who declared the loss is stopped before it has
+/// told the stripes.
+#[test]
+fn allocate_and_a_stopped_invalidate_and_confirm() {
+    race(idle, &[Rig::allocate, Rig::invalidate, Rig::confirm], |rig, mut saw| {
+        let ended = saw[2].ended();
+        let allocated = saw.remove(0).allocated().map(drop);
+        let now = rig.snapshot();
+        if ended == Ok(()) {
+            assert!([Ok(()), Err(Refusal::Lost), Err(Refusal::Inactive(Terminated))].contains(&allocated), "{allocated:?}");
+            assert_eq!((now.lifecycle, now.numbers()), (Terminated, IDLE));
+        } else {
+            assert!([Err(Refusal::Busy(1)), Err(Refusal::Inactive(Active))].contains(&ended), "{ended:?}");
+            assert!([(Ok(()), LIVE), (Err(Refusal::Lost), IDLE)].contains(&(allocated, now.numbers())));
+            assert_eq!(now.lifecycle, DeviceLost);
+        }
+    });
+}
+
+fn lose_and_confirm(rig: &Rig) -> Saw {
+    rig.invalidate();
+    rig.confirm()
+}
+
+/// R136, R88: a release in progress keeps the end from being confirmed, and nothing is recorded afterwards.
+#[test]
+fn release_and_confirm() {
+    race(live, &[|rig| rig.release(0), lose_and_confirm], |rig, mut saw| {
+        let ended = saw[1].ended();
+        let released = saw.remove(0).released();
+        let now = rig.snapshot();
+        let retained = Release::Retained(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost);
+        match ended {
+            Ok(()) => {
+                let refused = [Refusal::Lost, Refusal::Inactive(Terminated)].map(Release::Refused);
+                assert!([Release::Done, retained].contains(&released) || refused.contains(&released), "{released:?}");
+                assert_eq!((now.lifecycle, now.numbers()), (Terminated, IDLE));
+            }
+            refused => {
+                assert_eq!((refused, now.lifecycle), (Err(Refusal::Busy(1)), DeviceLost));
+                let left = match released {
+                    Release::Done => IDLE,
+                    // Counted until the stripe had said that the device is lost.
+                    Release::Refused(Refusal::Lost) => LIVE,
+                    released => {
+                        assert_eq!(released, retained);
+                        RETAINED
+                    }
+                };
+                assert_eq!(now.numbers(), left);
+            }
+        }
+    });
+}
+
+/// R136, R71: so does a view that is being looked at.
+#[test]
+fn with_view_and_confirm() {
+    struct Viewed(Rig, liveslot_loom::BoundMemoryView);
+    let viewed = || {
+        let rig = live();
+        let view = rig.allocations[0].take().view(0, BYTES).unwrap();
+        Viewed(rig, view)
+    };
+    let look = |Viewed(rig, view): &Viewed| Saw::Ended(rig.binding.with_view(view, |_| rig.device.read()).map_err(Refusal::from));
+    race(viewed, &[look, |viewed| lose_and_confirm(&viewed.0)], |Viewed(rig, _), saw| {
+        let lifecycle = rig.snapshot().lifecycle;
+        match saw[1].ended() {
+            Ok(()) => assert_eq!(lifecycle, Terminated),
+            refused => assert_eq!((refused, lifecycle), (Err(Refusal::Busy(1)), DeviceLost)),
+        }
+        assert!([Ok(()), Err(Refusal::Lost), Err(Refusal::Inactive(Terminated))].contains(&saw[0].ended()));
+    });
+}
+
+/// R138, R42: removed after the last settlement, or refused; and what was removed has given everything back.
+#[test]
+fn release_and_remove() {
+    race(retired, &[|rig| rig.release(0), Rig::remove], |rig, mut saw| {
+        let removed = saw[1].ended();
+        assert_eq!((saw.remove(0).released(), rig.witness.released()), (Release::Done, 1));
+        assert!([Ok(()), Err(Refusal::Inactive(Retired))].contains(&removed), "{removed:?}");
+    });
+}
+
+/// R138, R42: what is retained is never removed.
+#[test]
+fn a_refused_release_and_remove() {
+    let refusing = || {
+        let rig = Rig::new(1, 1, false);
+        rig.retire();
+        rig
+    };
+    race(refusing, &[|rig| rig.release(0), Rig::remove], |rig, saw| {
+        let removed = saw[1].ended();
+        assert!([Err(Refusal::Inactive(Retired)), Err(Refusal::Retains(1))].contains(&removed), "{removed:?}");
+        assert_eq!(rig.snapshot().numbers(), RETAINED);
+    });
+}
+
+/// R47, R138, I3: what is removed owns nothing, and never will: though the one who retired it is stopped before it has told the stripes.
+#[test]
+fn allocate_and_a_stopped_retire_and_remove() {
+    race(idle, &[Rig::allocate, Rig::retire, Rig::remove], |rig, mut saw| {
+        let removed = saw[2].ended();
+        let allocated = saw.remove(0).allocated().map(drop);
+        let refused = allocated == Err(Refusal::Inactive(Retired));
+        assert!(refused || allocated == Ok(()), "{allocated:?}");
+        assert_eq!(rig.snapshot().numbers(), if refused { IDLE } else { LIVE });
+        assert!([Ok(()), Err(Refusal::Inactive(Active)), Err(Refusal::Inactive(Retired))].contains(&removed), "{removed:?}");
+        assert!(refused || removed != Ok(()), "removed while it owned something");
+    });
+}
+
+/// The caller that finds the step made comes last: the other two either way round, and each of them on the main thread.
+const ANY_OF_THREE: [[usize; 3]; 3] = [[1, 2, 0], [0, 2, 1], [0, 1, 2]];
+
+struct Timed {
+    rig: Rig,
+    returned: AtomicBool,
+}
+
+fn timed() -> Timed {
+    Timed { rig: idle(), returned: AtomicBool::new(false) }
+}
+
+impl Timed {
+    // Relaxed: the promise is about time, and needs no ordering of the caller's.
+    fn note(&self, saw: Saw) -> Saw {
+        self.returned.store(true, Relaxed);
+        saw
+    }
+
+    fn allocate(&self) -> Saw {
+        let later = self.returned.load(Relaxed);
+        let saw = self.rig.allocate();
+        assert!(!later || !matches!(saw, Saw::Allocated(Ok(_))), "allocated after the call that forbids it had returned");
+        saw
+    }
+}
+
+/// I3, R26: once a retirement has returned, though it found the step made, no call that starts later allocates.
+#[test]
+fn allocate_and_a_stopped_retire_and_retire() {
+    // Bound 3 takes 20 000 iterations in a placement.
+    race_at(&[2], &ANY_OF_THREE, timed, &[Timed::allocate, |timed| timed.rig.retire(), |timed| timed.note(timed.rig.retire())], |_, _| ());
+}
+
+/// I3, R31: the same for a loss.
+#[test]
+fn allocate_and_a_stopped_invalidate_and_invalidate() {
+    // Bound 3 takes 60 000 iterations in a placement.
+    race_at(
+        &[2],
+        &ANY_OF_THREE,
+        timed,
+        &[Timed::allocate, |timed| timed.rig.invalidate(), |timed| timed.note(timed.rig.invalidate())],
+        |_, _| (),
+    );
+}
