@@ -33,6 +33,14 @@ mod imp {
     pub(crate) use super::model::swap::{ArcCell, ArcGuard};
     pub use super::model::{epoch, lane};
     pub use loom::{cell::UnsafeCell, sync::atomic};
+
+    /// loom's takes no `const` block.
+    macro_rules! constant_thread_local {
+        ($(#[$doc:meta])* static $name:ident: $type:ty = const { $value:expr };) => {
+            loom::thread_local! { $(#[$doc])* static $name: $type = $value; }
+        };
+    }
+    pub(crate) use constant_thread_local as thread_local;
 }
 
 #[cfg(liveslot_shuttle)]
@@ -40,6 +48,7 @@ mod imp {
     pub(crate) use super::swap::{ArcCell, ArcGuard};
     pub use super::{cell::UnsafeCell, epoch_real as epoch};
     pub use shuttle::sync::atomic;
+    pub(crate) use shuttle::thread_local;
 
     /// A task's lane is its number: the smallest free one matters for speed alone.
     pub(crate) mod lane {
@@ -55,6 +64,7 @@ mod imp {
     pub use super::{cell::UnsafeCell, epoch_real as epoch};
     pub(crate) use crate::primitives::lane;
     pub use std::sync::atomic;
+    pub(crate) use std::thread_local;
 }
 
 pub use self::imp::*;

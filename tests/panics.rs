@@ -382,6 +382,34 @@ fn a_handle_dropped_while_unwinding() {
     a_whole_life(&rig.registry, &rig.log);
 }
 
+/// R50, R118: what a destructor has made due is carried out though both panic; the outermost call passes on the first.
+#[test]
+fn nested_destructors() {
+    let _alone = counting();
+    for outer_too in [false, true] {
+        let rig = Rig::new();
+        let nested = Arc::<Script>::default();
+        let allocator = Double::new("B", ["Q", "C"], DEVICE, &rig.log, &nested);
+        let next = rig.registry.register_allocator_with_device(rig.context, rig.authority, allocator, DEVICE).unwrap();
+        arm(&nested.drop, throw("nested"));
+        let registry = rig.registry.clone();
+        arm(&rig.script.drop, move || {
+            registry.retire(next).unwrap();
+            registry.remove(next).expect("its panic is the outermost call's");
+            if outer_too {
+                panic_any(Thrown("outer"));
+            }
+        });
+        rig.registry.retire(rig.mechanism).unwrap();
+        let before = suppressed_panics();
+        throws(if outer_too { "outer" } else { "nested" }, || rig.registry.remove(rig.mechanism));
+        assert_eq!(suppressed_panics() - before, u64::from(outer_too));
+        assert_eq!(rig.log.take(), ["A dropped", "B dropped"]);
+        assert_eq!(rig.registry.snapshots().unwrap(), []);
+        a_whole_life(&rig.registry, &rig.log);
+    }
+}
+
 /// R118: a payload that panics when it is dropped is the end of that panic, too.
 #[test]
 fn payloads_that_panic() {

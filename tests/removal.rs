@@ -24,6 +24,7 @@ use common::{
 use liveslot::{MechanismLifecycle::*, *};
 use std::{
     any::Any,
+    cell::RefCell,
     sync::{Arc, Mutex},
     thread,
 };
@@ -502,6 +503,50 @@ fn nested_removals_are_carried_out() {
     assert_eq!(rig.registry.snapshots().unwrap(), []);
     rig.registry.remove_authority(rig.authority).unwrap();
     rig.registry.remove_provider_context(rig.context).unwrap();
+}
+
+/// R48, R50: a last pin that a thread-local keeps ends everything as its thread ends, nested removals included, whatever the thread did before.
+#[test]
+fn the_end_of_a_thread_may_be_the_end_of_a_mechanism() {
+    thread_local! {
+        static KEPT: RefCell<Option<MemoryBinding>> = const { RefCell::new(None) };
+    }
+
+    for tore_down_before in [false, true] {
+        let rig = Rig::new();
+        let (next, spare) = (another(&rig, "B"), another(&rig, "D"));
+        let registry = rig.registry.clone();
+        arm(&rig.script.drop, move || {
+            registry.retire(next).unwrap();
+            registry.remove(next).unwrap();
+        });
+        thread::scope(|scope| {
+            let keep = || {
+                // A teardown makes the library's own thread-local, before the test's or after it.
+                let tear_down = || {
+                    rig.registry.retire(spare).unwrap();
+                    rig.registry.remove(spare).unwrap();
+                };
+                if tore_down_before {
+                    tear_down();
+                }
+                KEPT.set(Some(rig.registry.bind_registered(rig.mechanism).unwrap()));
+                if !tore_down_before {
+                    tear_down();
+                }
+                rig.registry.retire(rig.mechanism).unwrap();
+                rig.registry.remove(rig.mechanism).unwrap();
+                assert_eq!(rig.log.take(), ["D dropped"]);
+            };
+            let thread = scope.spawn(keep);
+            // Joined as a thread: a scope's own wait ends before the thread-locals do.
+            thread.join().unwrap();
+        });
+        let mut ended = rig.log.take();
+        ended.sort();
+        assert_eq!(ended, ["A dropped", "B dropped"]);
+        assert_eq!(rig.registry.snapshots().unwrap(), []);
+    }
 }
 
 /// R13, R44: a mechanism can be removed and another one registered in its stead, again and again, with bindings of all of them about.

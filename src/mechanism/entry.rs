@@ -189,14 +189,23 @@ impl Mechanism {
         step
     }
 
-    /// Lets go of the registry's pin: no hold can be acquired any more. Called once. Runs the teardown, if no hold is left, on this
-    /// thread; the caller holds nothing but its share of the memory.
+    /// Lets go of the registry's pin: no hold can be acquired any more. Called once. The teardown is due if no hold is left.
     pub(crate) fn close(self: &Arc<Self>, destruction: &mut Destruction) {
         if self.pins.close_handles() == Left::Last {
             // SAFETY: told `Last`.
-            unsafe { tear_down(NonNull::from(&**self), destruction) };
+            unsafe { owe(NonNull::from(&**self), destruction) };
         }
     }
+}
+
+/// Notes the teardown of a mechanism.
+///
+/// # Safety
+///
+/// As for [`tear_down`].
+unsafe fn owe(mechanism: NonNull<Mechanism>, destruction: &mut Destruction) {
+    // SAFETY: the caller's promise is passed on. The memory stands until the teardown, which is run once.
+    destruction.owe(move |destruction| unsafe { tear_down(mechanism, destruction) });
 }
 
 /// Destroys the resources, then hands the memory to the epoch.
@@ -280,7 +289,7 @@ impl Drop for Hold {
 fn last(mechanism: NonNull<Mechanism>) {
     let mut destruction = Destruction::default();
     // SAFETY: told `Last`.
-    unsafe { tear_down(mechanism, &mut destruction) };
+    unsafe { owe(mechanism, &mut destruction) };
     destruction.finish();
 }
 

@@ -130,7 +130,8 @@ fn remove_support(table: &Table<Support>, place: Place, found: &Support, guard: 
 }
 
 /// The end of the registry. Mechanisms that are held go on working; of the others allocator, authority and context go in
-/// this order, and what is left of authorities and contexts goes last.
+/// this order. Nothing is destroyed before the registry has let go of all mechanisms, and its own shares of authorities and contexts
+/// go first: a destructor that stops delays none whose last hold goes elsewhere meanwhile.
 impl Drop for Inner {
     fn drop(&mut self) {
         let guard = epoch::pin();
@@ -141,12 +142,13 @@ impl Drop for Inner {
         drop(guard);
 
         let mut destruction = Destruction::default();
+        for support in supports {
+            // SAFETY: `&mut self`. A mechanism that is not torn down has its own share of the resource.
+            let resource = unsafe { support.abandon() };
+            destruction.owe(|destruction| destruction.destroy(resource));
+        }
         for mechanism in mechanisms {
             mechanism.close(&mut destruction);
-        }
-        for support in supports {
-            // SAFETY: `&mut self`. A mechanism that is still held has its own share of the resource.
-            destruction.destroy(unsafe { support.abandon() });
         }
         destruction.finish();
     }
