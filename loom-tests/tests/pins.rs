@@ -12,7 +12,7 @@ use liveslot_loom::{
             Lifecycle,
             Step::{self, Already},
         },
-        pins::{Close, Home, Left, Operation, Pins, Refused, Totals},
+        pins::{Close, Closed, Home, Left, Operation, Pins, Refused, Totals},
     },
 };
 use resource::Resource;
@@ -473,6 +473,23 @@ mod promise {
         race(State::recorded, &[State::lose, queue], |_, saw| {
             let Saw::Tried(tried) = &saw[1] else { unreachable!() };
             assert!(matches!(tried[0], Ok(()) | Err(DeviceLost)), "refused by what is not lost: {tried:?}");
+        });
+    }
+
+    /// R24: who is refused a handle, and looks again, does not find the same thing Active.
+    #[test]
+    fn a_refused_handle_sees_the_end() {
+        fn end(state: &State) -> Saw {
+            let step = state.lifecycle.retire();
+            let _ = state.pins.close_handles();
+            Saw::Made(step)
+        }
+        fn acquire(state: &State) -> Saw {
+            Saw::Tried(vec![state.pins.acquire(1).map_err(|Closed| state.lifecycle.life().phase())])
+        }
+        race(State::new, &[end, acquire], |_, saw| {
+            let Saw::Tried(tried) = &saw[1] else { unreachable!() };
+            assert!(matches!(tried[0], Ok(()) | Err(Retired)), "refused by what is Active: {tried:?}");
         });
     }
 
