@@ -17,6 +17,7 @@ use std::{
         mpsc,
     },
     thread,
+    time::{Duration, Instant},
 };
 
 const DEVICE: DeviceKey = DeviceKey::device(0);
@@ -105,6 +106,19 @@ where
         }
         println!("{overlaps} of {rounds} rounds overlapped");
     });
+}
+
+/// For loops that wait for another role: what does not come is a failure, not a hang.
+struct Patience(Instant);
+
+impl Patience {
+    fn new() -> Self {
+        Self(Instant::now() + Duration::from_secs(20))
+    }
+
+    fn check(&self) {
+        assert!(Instant::now() < self.0, "what the loop waits for does not come");
+    }
 }
 
 /// From nothing to about the length of a call.
@@ -430,8 +444,9 @@ fn bind_and_the_end_of_the_selected() {
     }
     let make = || Ending { s: rivals(), over: AtomicBool::new(false) };
     let bind_till_the_end = |Ending { s, over }: &Ending| {
-        let device = s.world.registry.device(DEVICE);
+        let (device, patience) = (s.world.registry.device(DEVICE), Patience::new());
         for by_handle in [false, true].into_iter().cycle() {
+            patience.check();
             let was_over = over.load(SeqCst);
             match if by_handle { device.bind() } else { s.world.registry.bind(DEVICE) } {
                 Ok(binding) => {
@@ -901,7 +916,9 @@ fn snapshots_of_an_ending_life() {
         let mut idle = false;
         let order = [Active, Retired, MechanismLifecycle::DeviceLost, Terminated];
         let at = |lifecycle| order.iter().position(|phase| *phase == lifecycle).unwrap();
+        let patience = Patience::new();
         while last != Terminated {
+            patience.check();
             let snapshot = s.binding.mechanism_snapshot().unwrap();
             assert!(at(snapshot.lifecycle) >= at(last), "{last:?} then {:?}", snapshot.lifecycle);
             last = snapshot.lifecycle;
@@ -914,7 +931,9 @@ fn snapshots_of_an_ending_life() {
     let end = |s: &Work| {
         s.world.retire(s.mechanism)?;
         s.world.lose()?;
+        let patience = Patience::new();
         while s.world.registry.confirm_context_terminated(s.world.context).is_err() {
+            patience.check();
             thread::yield_now();
         }
         Ok(())

@@ -73,6 +73,16 @@ impl BoundAllocation {
     }
 
     /// The binding it was allocated through, or a clone of it.
+    ///
+    /// What is borrowed from it does not outlive it; a clone does.
+    ///
+    /// ```compile_fail,E0505
+    /// fn outlive(allocation: liveslot::BoundAllocation) {
+    ///     let borrowed = allocation.binding();
+    ///     drop(allocation);
+    ///     borrowed.identity();
+    /// }
+    /// ```
     #[must_use]
     pub const fn binding(&self) -> &MemoryBinding {
         &self.binding
