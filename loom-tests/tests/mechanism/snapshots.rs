@@ -38,8 +38,8 @@ fn snapshot_and_release() {
         || Rig::new(2, 1, true),
         &[snapshot, |rig| rig.release(0)],
         |rig, saw| {
-            assert!([LIVE, QUEUED, IDLE].contains(&numbers(&saw[0])), "{:?}", saw[0].counted());
-            assert_eq!(rig.snapshot().numbers(), IDLE);
+            assert!([LIVE, QUEUED, IDLE].contains(&numbers(&saw[0])), "in no place or in two: {:?}", saw[0].counted());
+            assert_eq!(rig.snapshot().numbers(), IDLE, "settled where it was not counted");
         },
     );
 }
@@ -51,7 +51,7 @@ fn snapshot_and_a_refused_release() {
         || Rig::new(2, 1, false),
         &[snapshot, |rig| rig.release(0)],
         |rig, saw| {
-            assert!([LIVE, QUEUED, RETAINED].contains(&numbers(&saw[0])), "{:?}", saw[0].counted());
+            assert!([LIVE, QUEUED, RETAINED].contains(&numbers(&saw[0])), "in no place or in two: {:?}", saw[0].counted());
             assert_eq!(rig.snapshot().numbers(), RETAINED);
         },
     );
@@ -81,7 +81,7 @@ fn snapshot_and_release_and_invalidate() {
         || Rig::new(1, 1, false),
         &[snapshot, |rig| rig.release(0), Rig::invalidate],
         |rig, mut saw| {
-            assert!([LIVE, QUEUED, RETAINED].contains(&numbers(&saw[0])), "{:?}", saw[0].counted());
+            assert!([LIVE, QUEUED, RETAINED].contains(&numbers(&saw[0])), "in no place or in two: {:?}", saw[0].counted());
             let left = if matches!(saw.remove(1).released(), Release::Refused(_)) { LIVE } else { RETAINED };
             assert_eq!(rig.snapshot().numbers(), left);
         },
@@ -98,7 +98,7 @@ fn snapshot_and_a_stale_release() {
         rig
     }
     race(stale, &[snapshot, |rig| rig.release(0)], |rig, mut saw| {
-        assert_eq!(numbers(&saw[0]), RETAINED);
+        assert_eq!(numbers(&saw[0]), RETAINED, "stale metadata was counted");
         let Saw::Released(Err(refused)) = saw.remove(1) else { panic!("released twice") };
         assert_eq!(Refusal::from(refused.into_parts().0), Refusal::Stale);
         assert_eq!((rig.snapshot().numbers(), rig.witness.released()), (RETAINED, 1));

@@ -23,6 +23,31 @@ fn register_and_register() {
     });
 }
 
+/// R24: on a device that nobody knew, `bind` gives the newcomer or finds nothing.
+#[test]
+fn register_and_bind() {
+    race(World::<0>::new, &[|w| w.register(), |w| w.bind()], |w, answers| {
+        let n = registered(&answers[0]);
+        assert!([Ok(n), Err(Unselected)].contains(&answers[1]), "{answers:?}");
+        assert_eq!(w.selected(), Some(n));
+    });
+}
+
+/// R103: a list has everything that was registered before, whatever else is being registered, removed, or put in a freed place.
+#[test]
+fn register_and_remove_and_snapshots() {
+    let replace = |w: &World<2>| {
+        w.retire(0)?;
+        w.remove(0)?;
+        w.register()
+    };
+    let find = |w: &World<2>| w.lifecycle(w.at(1)).map(|_| w.at(1)).ok_or(Unregistered(w.at(1)));
+    race(World::<2>::new, &[replace, find], |w, answers| {
+        assert_eq!(answers[1], Ok(w.at(1)), "a list missed what stood all the time");
+        assert_eq!(w.selected(), Some(registered(&answers[0])));
+    });
+}
+
 /// R125: a selection stands against a registration, also where nothing was selected.
 #[test]
 fn register_and_select() {
@@ -71,6 +96,26 @@ fn register_and_invalidate() {
                 assert_eq!(w.selected(), Some(n), "Active, and nothing is selected");
             }
         }
+    });
+}
+
+/// R126 where the newcomer is the first of its device, which the loss need not have heard of.
+#[test]
+fn register_the_first_and_invalidate() {
+    let invalidate = |w: &World<0>| {
+        w.registry.invalidate_device(DEVICE, "gone")?;
+        Err(Unselected)
+    };
+    race(World::<0>::new, &[|w| w.register(), invalidate], |w, answers| {
+        let n = registered(&answers[0]);
+        let selected = match w.lifecycle(n) {
+            Some(Active) => Some(n),
+            lifecycle => {
+                assert_eq!(lifecycle, Some(DeviceLost));
+                None
+            }
+        };
+        assert_eq!(w.selected(), selected);
     });
 }
 
