@@ -2,9 +2,9 @@
 //!
 //! # Protocol
 //!
-//! The slot's cell holds a *record*: a candidate or nothing, the candidate of the record it replaced (its *prior*), a verdict,
-//! and a version. A publication is a fresh record, so the same candidate selected twice is two publications, and comparing
-//! records by address while one is held admits no ABA.
+//! The slot's cell holds a *record*: a candidate or nothing, the record that it replaced (its *prior*), a verdict, and a
+//! version. A publication is a fresh record, so the same candidate selected twice is two publications, and comparing records
+//! by address while one is held admits no ABA.
 //!
 //! ```text
 //!            publish                     complete                  take out
@@ -16,7 +16,7 @@
 //!
 //! - A verdict is decided once, by one compare-and-swap, from the candidate's [`Liveness`], by the publisher or by **whoever
 //!   meets the record first**. Nobody goes on from a record that is not Committed: it is *finished* (completed, and taken out if
-//!   it failed) before anything else. So a prior is always a committed candidate, a publication that fails leaves no trace, and
+//!   it failed) before anything else. So a prior is always a Committed record, a publication that fails leaves no trace, and
 //!   a stopped publisher stops nobody.
 //! - Who ends a candidate's life makes its word terminal **first**, then [sweeps](SelectionSlot::sweep) the slot. Publishing writes
 //!   the slot and reads the word; ending writes the word and reads the slot. Each has a `fence(SeqCst)` in between, so at least one
@@ -65,7 +65,7 @@ struct Record<T> {
     version: u64,
     candidate: Option<Arc<T>>,
     /// Read while the record is FAILED, by any finisher; cut by the one who made it COMMITTED, which nobody reads in.
-    prior: UnsafeCell<Option<Arc<T>>>,
+    prior: UnsafeCell<Option<Arc<Record<T>>>>,
 }
 
 // SAFETY: the only part that is not `Sync` is the cell, and its field says who may touch it when.
@@ -76,8 +76,10 @@ impl<T: Candidate> Record<T> {
         Arc::new(Self { verdict: AtomicU8::new(COMMITTED), version, candidate, prior: UnsafeCell::new(None) })
     }
 
-    fn undecided(candidate: Arc<T>, prior: Option<Arc<T>>, version: u64) -> Arc<Self> {
-        Arc::new(Self { verdict: AtomicU8::new(UNDECIDED), version, candidate: Some(candidate), prior: UnsafeCell::new(prior) })
+    /// To be put in place of `prior`.
+    fn undecided(candidate: Arc<T>, Settled(prior): Settled<T>) -> Arc<Self> {
+        let version = prior.version + 1;
+        Arc::new(Self { verdict: AtomicU8::new(UNDECIDED), version, candidate: Some(candidate), prior: UnsafeCell::new(Some(prior)) })
     }
 
     #[inline(always)]
@@ -113,16 +115,24 @@ impl<T: Candidate> Record<T> {
         }
     }
 
-    /// The prior of a Failed record, if it still lives.
+    /// The candidate of a Failed record's prior, if it still lives.
     fn living_prior(&self) -> Option<Arc<T>> {
         // SAFETY: the caller has seen the record Failed, and nobody writes the prior of one that is.
-        let prior = self.prior.with(|prior| unsafe { (*prior).clone() });
-        prior.filter(|prior| prior.liveness().is_live())
+        self.prior.with(|prior| unsafe { (*prior).as_ref()?.live().cloned() })
     }
 }
 
 /// What stood in the slot when a record was met: the proof that it is Committed.
 struct Settled<T>(Arc<Record<T>>);
+
+/// What became of a publication.
+enum Published<T> {
+    Committed,
+    /// The candidate died before it was decided upon, and is out again.
+    Failed(Arc<T>),
+    /// Something else stood in the slot by then.
+    Raced(Arc<T>),
+}
 
 /// A slot that names nothing or one live candidate, at rest.
 ///
@@ -194,14 +204,15 @@ impl<T: Candidate> SelectionSlot<T> {
     /// # Progress
     ///
     /// Lock-free.
-    pub fn select(&self, candidate: Arc<T>) -> Result<(), Arc<T>> {
+    pub fn select(&self, mut candidate: Arc<T>) -> Result<(), Arc<T>> {
         loop {
             if !candidate.liveness().is_live() {
                 return Err(candidate);
             }
-            let seen = self.settled();
-            if let Some(decided) = self.publish(&seen, &candidate, seen.0.live().cloned()) {
-                return if decided { Ok(()) } else { Err(candidate) };
+            match self.publish(candidate, self.settled()) {
+                Published::Committed => return Ok(()),
+                Published::Failed(candidate) => return Err(candidate),
+                Published::Raced(again) => candidate = again,
             }
         }
     }
@@ -211,7 +222,7 @@ impl<T: Candidate> SelectionSlot<T> {
     /// # Progress
     ///
     /// Lock-free.
-    pub fn offer(&self, candidate: Arc<T>) -> Offer {
+    pub fn offer(&self, mut candidate: Arc<T>) -> Offer {
         // SeqCst: the caller has made the candidate reachable for whoever ends lives, and looks at the slot now. Pairs with the
         // fence between two such passes: either they reach the candidate, or we see what they did to the slot's.
         fence(SeqCst);
@@ -220,19 +231,29 @@ impl<T: Candidate> SelectionSlot<T> {
             if seen.0.live().is_some() {
                 return Offer::Occupied;
             }
-            if let Some(decided) = self.publish(&seen, &candidate, None) {
-                return if decided { Offer::Installed } else { Offer::Died };
+            match self.publish(candidate, seen) {
+                Published::Committed => return Offer::Installed,
+                Published::Failed(_) => return Offer::Died,
+                Published::Raced(again) => candidate = again,
             }
         }
     }
 
-    /// Puts an undecided record in place of `seen` and finishes it. `None` if `seen` no longer stands; else whether it was committed.
-    fn publish(&self, seen: &Settled<T>, candidate: &Arc<T>, prior: Option<Arc<T>>) -> Option<bool> {
-        let record = Record::undecided(Arc::clone(candidate), prior, seen.0.version + 1);
-        self.cell.replace(&seen.0, Arc::clone(&record)).then(|| {
+    /// Puts an undecided record in place of `seen` and finishes it. The candidate moves into the record, and `seen` becomes its
+    /// prior, so that rivals who select the same few candidates contend for no reference counts of theirs.
+    fn publish(&self, candidate: Arc<T>, seen: Settled<T>) -> Published<T> {
+        // Its record keeps what it is to replace, so that the address stands for that alone.
+        let current = Arc::as_ptr(&seen.0);
+        let record = Record::undecided(candidate, seen);
+        let replaced = self.cell.replace(current, Arc::clone(&record));
+        if replaced {
             gate!(Published);
-            self.finish(&record)
-        })
+            if self.finish(&record) {
+                return Published::Committed;
+            }
+        }
+        let candidate = record.candidate.clone().expect("an undecided record has a candidate");
+        if replaced { Published::Failed(candidate) } else { Published::Raced(candidate) }
     }
 
     /// The record in the slot, once it is one to go on from.
@@ -260,7 +281,7 @@ impl<T: Candidate> SelectionSlot<T> {
         let prior = failed.living_prior();
         gate!(PriorRead);
         let restored = Record::committed(prior, failed.version + 1);
-        if self.cell.replace(failed, Arc::clone(&restored)) && restored.candidate.is_some() {
+        if self.cell.replace(Arc::as_ptr(failed), Arc::clone(&restored)) && restored.candidate.is_some() {
             gate!(Restored);
             self.sweep_record(restored);
         }
@@ -291,7 +312,7 @@ impl<T: Candidate> SelectionSlot<T> {
     /// Puts an empty record in place of `dead`, if that still stands. Gives the empty record if it does now.
     fn empty(&self, dead: &Arc<Record<T>>) -> Option<Arc<Record<T>>> {
         let empty = Record::committed(None, dead.version + 1);
-        self.cell.replace(dead, Arc::clone(&empty)).then_some(empty)
+        self.cell.replace(Arc::as_ptr(dead), Arc::clone(&empty)).then_some(empty)
     }
 
     /// The record in the slot once it is Committed and its candidate, if it has one, was alive.

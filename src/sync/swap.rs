@@ -40,11 +40,11 @@ impl<T> ArcCell<T> {
         self.cell.load_full()
     }
 
-    /// Puts `new` in place of `current` if `current` still stands there; says whether it did.
+    /// Puts `new` in place of what stands at `current`, which the caller keeps alive, if the cell still holds that; says whether it
+    /// did.
     #[must_use]
-    pub(crate) fn replace(&self, current: &Arc<T>, new: Arc<T>) -> bool {
+    pub(crate) fn replace(&self, current: *const T, new: Arc<T>) -> bool {
         self.switch();
-        let current = Arc::as_ptr(current);
         let before = self.cell.compare_and_swap(current, new);
         std::ptr::eq(Arc::as_ptr(&before), current)
     }

@@ -7,7 +7,8 @@
 use loom::sync::atomic::{AtomicUsize, Ordering::*};
 use std::{
     ops::Deref,
-    sync::{Arc, Mutex, PoisonError},
+    ptr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 #[derive(Debug)]
@@ -23,11 +24,18 @@ impl<T> ArcCell<T> {
         Self { index: AtomicUsize::new(0), stored: Mutex::new(vec![value]) }
     }
 
-    fn intern(&self, value: &Arc<T>) -> usize {
-        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = stored.iter().position(|known| Arc::ptr_eq(known, value));
-        known.unwrap_or_else(|| {
-            stored.push(Arc::clone(value));
+    fn stored(&self) -> MutexGuard<'_, Vec<Arc<T>>> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn index_of(&self, value: *const T) -> Option<usize> {
+        self.stored().iter().position(|known| ptr::eq(Arc::as_ptr(known), value))
+    }
+
+    fn intern(&self, value: Arc<T>) -> usize {
+        self.index_of(Arc::as_ptr(&value)).unwrap_or_else(|| {
+            let mut stored = self.stored();
+            stored.push(value);
             stored.len() - 1
         })
     }
@@ -39,12 +47,13 @@ impl<T> ArcCell<T> {
     pub(crate) fn load_full(&self) -> Arc<T> {
         // Acquire: what arc-swap promises for a load. Pairs with `replace`.
         let index = self.index.load(Acquire);
-        Arc::clone(&self.stored.lock().unwrap_or_else(PoisonError::into_inner)[index])
+        Arc::clone(&self.stored()[index])
     }
 
     #[must_use]
-    pub(crate) fn replace(&self, current: &Arc<T>, new: Arc<T>) -> bool {
-        let (current, new) = (self.intern(current), self.intern(&new));
+    pub(crate) fn replace(&self, current: *const T, new: Arc<T>) -> bool {
+        let Some(current) = self.index_of(current) else { return false };
+        let new = self.intern(new);
         // A plain load first: loom's failed exchange reads the newest store only, arc-swap's may read an older one.
         // Acquire, AcqRel: what arc-swap promises for a failed and for a successful compare-and-swap.
         self.index.load(Acquire) == current && self.index.compare_exchange(current, new, AcqRel, Acquire).is_ok()
