@@ -285,19 +285,18 @@ fn nested_operations_are_counted() {
     rig.finish();
 }
 
-/// What a callback does to its own mechanism, and the lifecycle that comes of it.
-const OWN: [(fn(&BindingRegistry, RegisteredMechanism), MechanismLifecycle); 3] = [
+/// What a callback does to its own mechanism.
+type Act = fn(&BindingRegistry, RegisteredMechanism);
+
+/// Each with the lifecycle that comes of it.
+const OWN: [(Act, MechanismLifecycle); 3] = [
     (|registry, own| registry.select(own).unwrap(), Active),
     (|registry, own| registry.retire(own).unwrap(), Retired),
     (|registry, _| registry.invalidate_device(DEVICE, "by the allocator itself").unwrap(), DeviceLost),
 ];
 
 /// Acts on the mechanism that is calling, then tries to end it, which its own operation forbids.
-fn turn_on_oneself(
-    rig: &Rig,
-    act: fn(&BindingRegistry, RegisteredMechanism),
-    lifecycle: MechanismLifecycle,
-) -> impl FnOnce() + Send + use<> {
+fn turn_on_oneself(rig: &Rig, act: Act, lifecycle: MechanismLifecycle) -> impl FnOnce() + Send + use<> {
     let (registry, mechanism, context) = (rig.registry.clone(), rig.mechanism, rig.context);
     move || {
         act(&registry, mechanism);

@@ -358,7 +358,7 @@ mod tests {
     /// The fields neither overlap nor reach the flags at their limits.
     #[test]
     fn fields_are_apart() {
-        let word = LOST | RETIRED | OPERATION * 0x3fff | LIVE * 0x3ff_ffff | 0x3f_ffff;
+        let word = LOST | RETIRED | (OPERATION * 0x3fff) | (LIVE * 0x3ff_ffff) | 0x3f_ffff;
         assert_eq!(word, u64::MAX);
         assert_eq!(Totals::of(word), Totals { operations: 0x3fff, live: 0x3ff_ffff, queued: 0x3f_ffff });
         assert_eq!(Totals::of(LOST | RETIRED), Totals::default());
