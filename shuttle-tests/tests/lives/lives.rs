@@ -66,6 +66,147 @@ pub fn hand_overs() {
     world.ends();
 }
 
+/// R20, R22, R123: two selections whose candidates are retired meanwhile, and perhaps one that stays, and perhaps the end of the predecessor. If
+/// both have failed it is as if nobody had tried: nobody was given a candidate, nobody found nothing, and what was chosen besides, or the
+/// predecessor, is selected.
+pub fn failing_selections() {
+    let world = World::new();
+    let home = world.home();
+    let [predecessor, newer, one, two] = [(); 4].map(|()| world.register(&home));
+    let candidates = [one, if thread_rng().r#gen() { one } else { two }];
+    let (choose, retire) = [(false, false), (true, false), (false, true)][thread_rng().gen_range(0..3)];
+    let decided = Arc::new(Mutex::new(Vec::new()));
+    let met = Arc::new(Mutex::new(Vec::new()));
+    let selecting = |candidate| {
+        let decided = Arc::clone(&decided);
+        role(&world, move |world| {
+            let selected = world.select(candidate).is_ok();
+            decided.lock().unwrap().push(selected);
+        })
+    };
+    let ending = role(&world, move |world| {
+        for candidate in candidates {
+            world.retire(candidate).unwrap();
+        }
+    });
+    let besides = {
+        let met = Arc::clone(&met);
+        role(&world, move |world| {
+            if choose {
+                world.select(newer).unwrap();
+            }
+            if retire {
+                world.retire(predecessor).unwrap();
+            }
+            for _ in 0..2 {
+                let bound = world.bind().map(|binding| binding.identity().mechanism());
+                met.lock().unwrap().push(bound);
+            }
+        })
+    };
+    at_once([selecting(candidates[0]), selecting(candidates[1]), ending, besides]);
+    if *decided.lock().unwrap() == [false, false] {
+        let expected = match (choose, retire) {
+            (true, _) => Some(newer.identity()),
+            (false, true) => None,
+            (false, false) => Some(predecessor.identity()),
+        };
+        assert_eq!(world.registry.device(DEVICE).selected(), expected, "a selection that failed has left a trace");
+        assert!(met.lock().unwrap().iter().all(|bound| *bound == expected), "{met:?} instead of {expected:?}");
+    }
+    world.ends();
+}
+
+/// R13, R124 to R127: two registrations meet the end of what is selected, or a selection that may fail. Whatever is Active was registered behind that end,
+/// and then something Active is selected.
+pub fn registrations() {
+    let world = World::new();
+    let home = world.home();
+    let [selected, candidate] = [(); 2].map(|()| world.register(&home));
+    let end = thread_rng().gen_range(0..3);
+    if end == 2 {
+        world.retire(selected).unwrap();
+    }
+    let registered = Arc::new(Mutex::new(Vec::new()));
+    let failed = Arc::new(Mutex::new(false));
+    let registering = || {
+        let (home, registered) = (home.clone(), Arc::clone(&registered));
+        role(&world, move |world| {
+            let mechanism = world.register(&home);
+            registered.lock().unwrap().push(mechanism);
+        })
+    };
+    let [selecting, ending] = {
+        let failed = Arc::clone(&failed);
+        [
+            role(&world, move |world| {
+                if end == 2 {
+                    let refused = world.select(candidate).is_err();
+                    *failed.lock().unwrap() = refused;
+                }
+            }),
+            role(&world, move |world| match end {
+                0 => world.lose(),
+                1 => world.retire(selected).unwrap(),
+                _ => world.retire(candidate).unwrap(),
+            }),
+        ]
+    };
+    at_once([registering(), registering(), selecting, ending]);
+    world.rests();
+    let registered = registered.lock().unwrap().clone();
+    let active = |mechanism| world.snapshot(mechanism).unwrap().lifecycle == MechanismLifecycle::Active;
+    let chosen = world.registry.device(DEVICE).selected();
+    assert!(chosen.is_none_or(|chosen| registered.iter().any(|mechanism| mechanism.identity() == chosen)));
+    match end {
+        0 if registered.iter().any(|mechanism| active(*mechanism)) => assert!(chosen.is_some(), "Active behind a loss, and not selected"),
+        2 if *failed.lock().unwrap() => assert!(chosen.is_some(), "a selection that failed has kept a registration out"),
+        _ => {}
+    }
+    world.ends();
+}
+
+/// R111, R129, R130, R136, R138: one thread ends a mechanism's life and others act on that at once: removing it, or confirming the end of its context. They are
+/// granted that only when nobody is inside, nor comes in any more.
+pub fn ends_acted_upon_by_others() {
+    let world = World::new();
+    let home = world.home();
+    let mechanism = world.register(&home);
+    let lost = thread_rng().r#gen();
+    let worker = || {
+        let binding = world.bind().unwrap();
+        role(&world, move |world| {
+            world.work_on(&binding);
+            world.work_on(&binding);
+        })
+    };
+    let ending = || {
+        role(&world, move |world| {
+            if lost {
+                world.lose();
+            } else {
+                // The other one's removal may have come between.
+                let _ = world.retire(mechanism);
+            }
+        })
+    };
+    let acting = {
+        let home = home.clone();
+        role(&world, move |world| {
+            if lost {
+                until(|| world.confirm(&home).is_ok());
+                world.remove(mechanism).unwrap();
+            } else {
+                world.remove_when_idle(mechanism);
+            }
+        })
+    };
+    at_once([worker(), worker(), ending(), ending(), acting]);
+    world.registry.remove_authority(home.authority).unwrap();
+    world.registry.remove_provider_context(home.context).unwrap();
+    world.ends();
+}
+
 /// R13, R22, R120, R127, R129, R131, R138: mechanisms come, are selected, retired and removed, while others work on whatever is selected.
 pub fn churn() {
     let world = World::new();
@@ -248,6 +389,8 @@ pub fn removals() {
             let _ = world.select(mechanism);
             match world.try_register(&home, false) {
                 Ok(registered) => {
+                    let used = world.registry.remove_provider_context(home.context);
+                    assert!(matches!(used, Err(BindingError::ProviderContextInUse(_))), "{used:?}");
                     world.retire(registered).unwrap();
                     world.remove(registered).unwrap();
                 }

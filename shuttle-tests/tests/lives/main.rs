@@ -73,4 +73,4 @@ macro_rules! under_every_scheduler {
     )*};
 }
 
-under_every_scheduler! { swaps hand_overs churn loss_and_recovery last_handles bindings_without_a_registry removals quarantine any_mix }
+under_every_scheduler! { swaps hand_overs failing_selections registrations ends_acted_upon_by_others churn loss_and_recovery last_handles bindings_without_a_registry removals quarantine any_mix }

@@ -219,6 +219,14 @@ impl World {
         fates.iter().filter(|(_, (_, fate))| fate.over.load(SeqCst)).map(|(identity, _)| *identity).collect()
     }
 
+    /// Who ends a mechanism's life comes back when no slot has selected it any more, nor will again; a record that is about to fail may still be there.
+    fn names_nothing_that_is_over(&self) {
+        let over = self.over();
+        if let Some((true, Some((named, _)), ..)) = self.registry.raw_selection(DEVICE) {
+            assert!(!over.contains(&named), "the slot names what is over");
+        }
+    }
+
     /// R20: what was over before the call is not selected by it.
     pub fn select(&self, mechanism: RegisteredMechanism) -> Result<(), BindingError> {
         let over = self.is_over(mechanism.identity());
@@ -308,6 +316,7 @@ impl World {
     pub fn retire(&self, mechanism: RegisteredMechanism) -> Result<(), BindingError> {
         self.registry.retire(mechanism)?;
         self.fate(mechanism.identity()).unwrap().over.store(true, SeqCst);
+        self.names_nothing_that_is_over();
         Ok(())
     }
 
@@ -318,6 +327,7 @@ impl World {
         for fate in before {
             fate.over.store(true, SeqCst);
         }
+        self.names_nothing_that_is_over();
     }
 
     /// R36, R136: once it is confirmed, no call is inside an allocator of the context, nor ever will be.
@@ -337,6 +347,7 @@ impl World {
         let fate = self.fate(mechanism.identity()).unwrap();
         fate.over.store(true, SeqCst);
         fate.shut();
+        self.names_nothing_that_is_over();
         Ok(())
     }
 
