@@ -409,7 +409,7 @@ pub fn removals() {
     world.ends();
 }
 
-/// R100, R102, R147: nothing is settled here, so every snapshot finds all of what is allocated, whether live, queued or retained.
+/// R100, R102, R148: nothing is settled here, so every snapshot finds all of what is allocated, whether live, queued or retained.
 pub fn quarantine() {
     const EACH: usize = 2;
     let world = World::new();

@@ -8,6 +8,7 @@ use liveslot_shuttle::{
     MechanismIdentity, MechanismLifecycle, MechanismSnapshot, MemoryBinding, MemoryError, RegisteredAuthority, RegisteredMechanism,
     RegisteredProviderContext,
 };
+use shuttle::rand::{Rng, thread_rng};
 use std::{
     collections::{BTreeSet, HashMap},
     fmt, ptr,
@@ -20,9 +21,16 @@ use std::{
 
 pub const DEVICE: DeviceKey = DeviceKey::device(0);
 
-/// Lets shuttle run somebody else.
-fn switch() {
-    shuttle::sync::atomic::AtomicBool::new(false).load(SeqCst);
+/// What a callback of the user's does: it takes its time, so that others come far meanwhile.
+fn linger() {
+    let step = shuttle::sync::atomic::AtomicBool::new(false);
+    for _ in 0..thread_rng().gen_range(0..12) {
+        step.load(SeqCst);
+    }
+    if thread_rng().gen_range(0..4) == 0 {
+        // Under PCT: until everybody else has to wait.
+        shuttle::thread::yield_now();
+    }
 }
 
 /// What was destroyed, in order.
@@ -110,9 +118,9 @@ impl Allocator {
     fn inside<R>(&self, work: impl FnOnce(&mut BTreeSet<usize>) -> R) -> R {
         self.check();
         self.fate.inside.fetch_add(1, SeqCst);
-        switch();
+        linger();
         let result = work(&mut self.fate.given_out.lock().unwrap());
-        switch();
+        linger();
         self.check();
         self.fate.inside.fetch_sub(1, SeqCst);
         result
@@ -156,7 +164,7 @@ impl DeviceAllocator for Allocator {
 impl Drop for Allocator {
     fn drop(&mut self) {
         assert_eq!(self.fate.inside.load(SeqCst), 0, "destroyed with a call inside");
-        switch();
+        linger();
         let refused = !self.fate.registered.load(SeqCst);
         assert!(refused || self.home.alive.iter().all(|alive| alive.load(SeqCst)), "destroyed after what it stands on");
         self.ends.report(End::Allocator);
@@ -284,9 +292,11 @@ impl World {
         let view = allocation.view(8, 8).inspect_err(|refused| refused_for_a_reason(binding, refused)).ok();
         if let Some(view) = &view {
             let address = allocation.as_ptr().addr().get() + 8;
+            let fate = self.fate(binding.identity().mechanism());
             let looked = binding.with_view(view, |part| {
-                switch();
                 assert_eq!((part.as_ptr().addr().get(), part.len()), (address, 8));
+                linger();
+                assert!(fate.is_none_or(|fate| !fate.shut.load(SeqCst)), "looked at what was written off");
             });
             if let Err(refused) = looked {
                 refused_for_a_reason(binding, &refused);
