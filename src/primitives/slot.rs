@@ -21,8 +21,9 @@
 //! - Who ends a candidate's life makes its word terminal **first**, then [sweeps](SelectionSlot::sweep) the slot. Publishing writes
 //!   the slot and reads the word; ending writes the word and reads the slot. Each has a `fence(SeqCst)` in between, so at least one
 //!   of the two notices the other. The same holds for a prior that is put back, which is why it is looked at again.
-//! - A Committed record whose candidate is dead counts as empty. It is there for a moment only: whoever ended the candidate is
-//!   on its way to the slot.
+//! - A Committed record whose candidate is dead counts as empty as long as it stands. It does for a moment only: whoever ended the
+//!   candidate is on its way to the slot. A reader that finds the candidate dead therefore looks whether the record still stands: one that
+//!   was replaced before its candidate died says nothing of its successor.
 //! - Every record carries the version of the one it replaced plus one, the empty and the restored ones included. Who
 //!   reports emptiness together with a version replaces a dead record first.
 //! - A prior is cut by the one whose exchange made the record Committed, and never in a Failed record: that one leaves the slot, and takes
