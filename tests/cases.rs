@@ -16,7 +16,7 @@ use common::{
     api::Reach,
     arm::arm,
     doubles::{Double, Log, Resource, Script},
-    park::gate,
+    park::{Stop, gate},
     refused::refused,
     rig::{DEVICE, Rig},
     watchdog::in_time,
@@ -297,26 +297,24 @@ fn a_forgotten_binding_keeps_its_mechanism_and_nothing_else() {
 #[test]
 fn threads_keep_nothing_of_a_removed_mechanism() {
     let rig = Rig::new();
-    let (removed, worked) = (Barrier::new(3), Barrier::new(3));
     let next = thread::scope(|scope| {
-        let use_it = || {
+        let use_it = |stop: Stop| {
             let device = rig.registry.device(DEVICE);
             for _ in 0..1_000 {
                 let binding = device.bind().unwrap();
                 binding.release(binding.allocate(8, 8).unwrap()).unwrap();
             }
-            worked.wait();
-            removed.wait();
+            stop.park();
             (0..1_000).map(|_| device.bind().unwrap().identity().mechanism()).collect::<Vec<_>>()
         };
-        let threads = [scope.spawn(use_it), scope.spawn(use_it)];
-        worked.wait();
+        let threads = [gate(), gate()].map(|(stop, gate)| (scope.spawn(move || use_it(stop)), gate));
+        threads.iter().for_each(|(_, gate)| gate.reached());
         rig.log.take();
         take_away(&rig.registry, rig.mechanism);
         assert_eq!(rig.log.take(), ["A dropped"], "though both threads live");
         let next = another(&rig, "B");
-        removed.wait();
-        for thread in threads {
+        for (thread, gate) in threads {
+            gate.open();
             assert!(thread.join().unwrap().iter().all(|bound| *bound == next.identity()));
         }
         next

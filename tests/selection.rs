@@ -56,6 +56,28 @@ fn selections_are_per_registry_and_device() {
     rig.finish();
 }
 
+/// R17: devices of one number in different tiers are different devices, however large the number.
+#[test]
+fn tiers_are_apart() {
+    let rig = Rig::new();
+    for index in [7, 63, 64, 128, u32::MAX] {
+        let devices = Tier::ALL.map(|tier| DeviceKey { tier, index });
+        let mechanisms = devices.map(|device| {
+            refused(rig.registry.bind(device), BindingError::NoSelectedMechanism(device));
+            host_on(&rig, device)
+        });
+        for (device, mechanism) in devices.into_iter().zip(mechanisms) {
+            assert_eq!(rig.registry.device(device).key(), device);
+            assert_eq!(rig.registry.bind(device).unwrap().identity().mechanism(), mechanism.identity());
+        }
+        rig.registry.invalidate_device(devices[1], REASON).unwrap();
+        let lifecycles = mechanisms.map(|mechanism| rig.registry.snapshot(mechanism).unwrap().lifecycle);
+        assert_eq!(lifecycles, [Active, DeviceLost, Active]);
+        remove(&rig, mechanisms);
+    }
+    rig.finish();
+}
+
 /// R18: selecting moves the device, at once and again and again; bindings stay with what they were issued from.
 #[test]
 fn selecting_moves_the_device_and_no_binding() {
