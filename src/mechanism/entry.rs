@@ -183,10 +183,30 @@ impl Mechanism {
     pub(crate) fn mark_removed(&self) -> Step {
         let step = self.lifecycle.mark_removed();
         if step == Step::First {
-            // SAFETY: one call is told `First`; nobody else touches the cell while the mechanism is reachable.
-            drop(self.registration.with_mut(|registration| unsafe { (*registration).take() }));
+            // SAFETY: one call is told `First`, and an abandoned mechanism can't be reached.
+            unsafe { self.end_registration() };
         }
         step
+    }
+
+    /// Ends the uses of context and authority.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else does, nor has done.
+    unsafe fn end_registration(&self) {
+        // SAFETY: as the caller says, nobody else touches the cell.
+        drop(self.registration.with_mut(|registration| unsafe { (*registration).take() }));
+    }
+
+    /// Ends a mechanism that has just been made, and that no table has taken.
+    #[cold]
+    pub(crate) fn abandon(self: Arc<Self>) {
+        // SAFETY: nobody else can reach the mechanism.
+        unsafe { self.end_registration() };
+        let mut destruction = Destruction::default();
+        self.close(&mut destruction);
+        destruction.finish();
     }
 
     /// Lets go of the registry's pin: no hold can be acquired any more. Called once. The teardown is due if no hold is left.

@@ -12,7 +12,7 @@ use crate::{
         AuthorityIdentity, BindingResource, DeviceAllocator, DeviceKey, MechanismCoherence, MechanismIdentity, ProviderContextIdentity,
     },
     error::BindingError,
-    mechanism::{InUse, Mechanism, Names, Support},
+    mechanism::{InUse, Mechanism, Names, Support, teardown::destroy},
     primitives::table::{Place, Table, TableFull},
     sync::{Arc, atomic::Ordering::*, epoch, gate},
 };
@@ -64,6 +64,10 @@ impl BindingRegistry {
     /// [`BindingError::UnregisteredProviderContext`], [`BindingError::UnregisteredAuthority`] for one that was removed;
     /// [`BindingError::DeviceMismatch`] if authority or allocator are for another device than the context;
     /// [`BindingError::IdentityExhausted`]. Nothing is registered then, and `allocator` is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If the allocator does, in `device()` or in its destructor when it was refused; nothing is registered then.
     ///
     /// # Progress
     ///
@@ -123,34 +127,56 @@ fn full(_: TableFull) -> BindingError {
 impl Inner {
     fn register(
         &self,
-        context_token: RegisteredProviderContext,
-        authority_token: RegisteredAuthority,
+        context: RegisteredProviderContext,
+        authority: RegisteredAuthority,
         allocator: Arc<dyn DeviceAllocator>,
         allocator_device: DeviceKey,
         coherence: MechanismCoherence,
     ) -> Result<RegisteredMechanism, BindingError> {
-        let (context, authority) = self.use_supports(context_token, authority_token)?;
-        let device = context.device();
-        check_device("authority", device, authority.device())?;
-        check_device("allocator", device, allocator_device)?;
-
-        let number = issue()?;
-        let names = Names {
-            device,
-            mechanism: MechanismIdentity::from_number(number),
-            provider_context: context_token.identity,
-            authority: authority_token.identity,
-            coherence,
+        let (names, context, authority) = match self.admit(context, authority, allocator_device, coherence) {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                destroy(allocator);
+                return Err(error);
+            }
         };
         // Relaxed: the order of this word alone is the order of registration.
         let sequence = self.sequence.fetch_add(1, Relaxed);
         let mechanism = Mechanism::new(names, sequence, self.stripes, context, authority, allocator);
-        let home = self.devices.get_or_create(device);
-        let place = home.mechanisms.insert(Arc::clone(&mechanism)).map_err(full)?;
+        let home = self.devices.get_or_create(names.device);
+        let place = match home.mechanisms.insert(Arc::clone(&mechanism)) {
+            Ok(place) => place,
+            Err(no_place) => {
+                mechanism.abandon();
+                return Err(full(no_place));
+            }
+        };
         gate!(Registered);
         // Whatever becomes of the offer: a mechanism that died meanwhile was registered all the same.
         let _ = home.slot.offer(mechanism);
-        Ok(RegisteredMechanism { registry: self.number, place, identity: names.mechanism, device, coherence })
+        Ok(RegisteredMechanism { registry: self.number, place, identity: names.mechanism, device: names.device, coherence })
+    }
+
+    /// Checks what a registration has to pass; its uses of context and authority are counted from then on.
+    fn admit(
+        &self,
+        context_token: RegisteredProviderContext,
+        authority_token: RegisteredAuthority,
+        allocator_device: DeviceKey,
+        coherence: MechanismCoherence,
+    ) -> Result<(Names, InUse, InUse), BindingError> {
+        let (context, authority) = self.use_supports(context_token, authority_token)?;
+        let device = context.device();
+        check_device("authority", device, authority.device())?;
+        check_device("allocator", device, allocator_device)?;
+        let names = Names {
+            device,
+            mechanism: MechanismIdentity::from_number(issue()?),
+            provider_context: context_token.identity,
+            authority: authority_token.identity,
+            coherence,
+        };
+        Ok((names, context, authority))
     }
 
     /// Counts a use of both, or of neither.

@@ -5,6 +5,9 @@ use liveslot_shuttle::{BindingError, MechanismLifecycle, RegisteredMechanism};
 use shuttle::rand::{Rng, thread_rng};
 use std::sync::{Arc, Mutex};
 
+/// How many mechanisms a device has room for under shuttle.
+const PLACES: usize = 126;
+
 /// R18, R24: a healthy mechanism is selected all the while, so every binding is granted, and what it is used for is done.
 pub fn swaps() {
     let world = World::new();
@@ -440,6 +443,35 @@ pub fn quarantine() {
         }
     });
     at_once([worker(), worker(), ending, looking]);
+    world.ends();
+}
+
+/// R6, R11: the last place of a device's table goes to one of two registrations. The other is refused, its allocator is gone, and it uses
+/// neither context nor authority.
+pub fn full_table() {
+    let world = World::new();
+    let home = world.home();
+    let crowd = world.home();
+    let mut registered: Vec<_> = (0..PLACES - 1).map(|_| world.register(&crowd)).collect();
+    let last = Arc::new(Mutex::new(Vec::new()));
+    let registering = || {
+        let (home, last) = (home.clone(), Arc::clone(&last));
+        role(&world, move |world| {
+            let result = world.try_register(&home, false);
+            last.lock().unwrap().push(result);
+        })
+    };
+    at_once([registering(), registering()]);
+    let (won, refused): (Vec<_>, Vec<_>) = last.lock().unwrap().drain(..).partition(Result::is_ok);
+    assert!(matches!(refused[..], [Err(BindingError::IdentityExhausted)]), "{refused:?}");
+    assert_eq!(world.ends.so_far(), [End::Allocator], "of the refused registration");
+    registered.extend(won.into_iter().flatten());
+    for mechanism in registered {
+        world.retire(mechanism).unwrap();
+        world.remove(mechanism).unwrap();
+    }
+    world.registry.remove_provider_context(home.context).unwrap();
+    world.registry.remove_authority(home.authority).unwrap();
     world.ends();
 }
 

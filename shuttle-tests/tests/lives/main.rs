@@ -74,3 +74,9 @@ macro_rules! under_every_scheduler {
 }
 
 under_every_scheduler! { swaps hand_overs failing_selections registrations ends_acted_upon_by_others churn loss_and_recovery last_handles bindings_without_a_registry removals quarantine any_mix }
+
+/// Under one scheduler and a few times only: it registers by the hundred, and races once.
+#[test]
+fn full_table() {
+    run(RandomScheduler::new_from_seed(seed(), 20), lives::full_table);
+}
