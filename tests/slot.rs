@@ -3,6 +3,7 @@
 use liveslot::{Candidate, Liveness, Offer, SelectionSlot};
 use std::{
     collections::HashSet,
+    fmt::{self, Write},
     sync::{
         Arc, Barrier,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -213,6 +214,28 @@ fn debug_shows_version_and_occupation() {
     assert_eq!(format!("{slot:?}"), "SelectionSlot { version: 0, occupied: false, .. }");
     assert!(slot.select(backend(&population, 1)).is_ok());
     assert_eq!(format!("{slot:?}"), "SelectionSlot { version: 1, occupied: true, .. }");
+}
+
+/// Nothing is held while the writer runs, which is the user's: what it replaces is dropped at once.
+#[test]
+fn debug_holds_nothing_while_it_writes() {
+    struct Replacing<'a>(&'a SelectionSlot<Backend>, Population, Option<usize>);
+
+    impl fmt::Write for Replacing<'_> {
+        fn write_str(&mut self, _: &str) -> fmt::Result {
+            if self.2.is_none() {
+                assert!(self.0.select(backend(&self.1, 2)).is_ok());
+                self.2 = Some(self.1.load(Relaxed));
+            }
+            Ok(())
+        }
+    }
+
+    let (slot, population) = (SelectionSlot::new(), Population::default());
+    assert!(slot.select(backend(&population, 1)).is_ok());
+    let mut writer = Replacing(&slot, population, None);
+    write!(writer, "{slot:?}").unwrap();
+    assert_eq!(writer.2, Some(1), "backends alive once the first was replaced");
 }
 
 /// Selections that stay and selections that fail, retirements, offers and readers, all at once: nobody who was refused was given out, no

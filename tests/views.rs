@@ -19,6 +19,7 @@ use common::{
     rig::{DEVICE, Rig},
 };
 use liveslot::{MechanismLifecycle::*, *};
+use std::{num::NonZeroUsize, ptr::NonNull, sync::Arc};
 
 /// R68: a view lies within its allocation; an empty one may lie at its end.
 #[test]
@@ -140,4 +141,32 @@ fn a_view_does_not_keep_its_allocation() {
     refused(held.binding.with_view(&held.view, |_| ()), stale);
     drop((held.binding, held.view));
     rig.finish();
+}
+
+/// R58, R68: the crate checks no size, so an allocator may claim memory up to the end of the address space.
+#[test]
+fn a_view_of_the_end_of_the_address_space_is_not_null() {
+    #[derive(Debug)]
+    struct Vast;
+
+    impl DeviceAllocator for Vast {
+        fn allocate(&self, _: usize, _: usize) -> Result<NonNull<u8>, MemoryError> {
+            Ok(NonNull::without_provenance(NonZeroUsize::new(0x1000).unwrap()))
+        }
+
+        unsafe fn deallocate(&self, _: NonNull<u8>, _: usize, _: usize) {}
+
+        fn device(&self) -> DeviceKey {
+            DEVICE
+        }
+    }
+
+    let registry = BindingRegistry::new().unwrap();
+    let context = registry.register_provider_context(DEVICE, Arc::new(())).unwrap();
+    let authority = registry.register_authority(DEVICE, Arc::new(())).unwrap();
+    registry.register_allocator(context, authority, Arc::new(Vast)).unwrap();
+    let binding = registry.bind(DEVICE).unwrap();
+    let allocation = binding.allocate(usize::MAX, 1).unwrap();
+    let end = allocation.view(usize::MAX - 0xfff, 0).unwrap();
+    binding.with_view(&end, |view| assert_ne!(view.as_ptr().as_ptr().addr(), 0)).unwrap();
 }

@@ -30,8 +30,9 @@ unsafe impl Sync for BoundMemoryView {}
 impl BoundMemoryView {
     /// The caller has checked that the part lies within the allocation.
     pub(super) fn new(allocation: &BoundAllocation, offset: usize, bytes: usize) -> Self {
-        // SAFETY: within the allocation, or just past its end, so neither null nor past the end of what the allocator made.
-        let pointer = unsafe { allocation.pointer.add(offset) };
+        // Wrapping, since a device's address need not be of an object that this process can reach. Null only if the allocator has claimed
+        // memory up to the end of the address space; an empty view of its end is all that can be there.
+        let pointer = NonNull::new(allocation.pointer.as_ptr().wrapping_add(offset)).unwrap_or(allocation.pointer);
         Self {
             binding: allocation.binding.clone(),
             record: Arc::clone(&allocation.record),

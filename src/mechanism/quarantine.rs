@@ -24,7 +24,8 @@ pub(crate) struct Quarantine {
 struct Node {
     entry: QuarantinedAllocation,
     upto_here: Retained,
-    next: *const Node,
+    /// From `Box::into_raw`, like the head: the end frees nodes through it.
+    next: *mut Node,
 }
 
 /// How much is retained, at one moment.
@@ -47,17 +48,19 @@ impl Quarantine {
 
     fn head(&self) -> Option<&Node> {
         // Acquire: pairs with the Release half of the exchange in `push`.
+        let head = self.head.load(Acquire);
         // SAFETY: null or a published node, which lives as long as `self`.
-        unsafe { self.head.load(Acquire).as_ref() }
+        unsafe { head.as_ref() }
     }
 
     /// Retains `entry`. It is counted as queued before, and stays so.
     pub(crate) fn push(&self, entry: QuarantinedAllocation) {
-        let node = Box::into_raw(Box::new(Node { entry, upto_here: Retained::default(), next: ptr::null() }));
+        let node = Box::into_raw(Box::new(Node { entry, upto_here: Retained::default(), next: ptr::null_mut() }));
+        // Acquire, here and on failure: we read what the head points at. Pairs with the Release half of the exchange.
+        let mut next = self.head.load(Acquire);
         loop {
-            let head = self.head();
-            let before = head.map_or(Retained::default(), |head| head.upto_here);
-            let next = head.map_or(ptr::null(), ptr::from_ref);
+            // SAFETY: null or a published node, which lives as long as `self`.
+            let before = unsafe { next.as_ref() }.map_or(Retained::default(), |head| head.upto_here);
             // SAFETY: not published yet, so ours alone.
             unsafe {
                 (*node).upto_here =
@@ -65,8 +68,9 @@ impl Quarantine {
                 (*node).next = next;
             }
             // AcqRel: Release publishes the node, and the queueing before it. Pairs with `head`. Nodes are never freed meanwhile: no ABA.
-            if self.head.compare_exchange(next.cast_mut(), node, AcqRel, Relaxed).is_ok() {
-                return;
+            match self.head.compare_exchange(next, node, AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(newer) => next = newer,
             }
         }
     }
@@ -88,7 +92,7 @@ impl Drop for Quarantine {
         let mut node = self.head.load(Acquire);
         while !node.is_null() {
             // SAFETY: every node came out of a box in `push`, and `&mut self` says that nobody looks any more.
-            node = unsafe { Box::from_raw(node) }.next.cast_mut();
+            node = unsafe { Box::from_raw(node) }.next;
         }
     }
 }

@@ -12,7 +12,13 @@ use crate::sync::{
     process::{AssertUnwindSafe, AtomicU64, Ordering::Relaxed, catch_unwind, panicking, resume_unwind},
     thread_local,
 };
-use std::{any::Any, cell::RefCell, collections::VecDeque, mem};
+use std::{
+    any::Any,
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    marker::PhantomData,
+    ptr::NonNull,
+};
 
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
@@ -30,9 +36,12 @@ pub fn suppressed_panics() -> u64 {
 
 type Due = Box<dyn FnOnce(&mut Destruction)>;
 
+/// What falls due within the destructors that the outermost call of a thread carries out. It stands on that call's stack.
+type Nested = RefCell<VecDeque<Due>>;
+
 thread_local! {
-    /// What has fallen due within a destructor of this thread; `None` outside of destructors.
-    static NESTED: RefCell<Option<VecDeque<Due>>> = const { RefCell::new(None) };
+    /// The outermost call's list, while there is such a call. Without a destructor, so that it is there at a thread's end as well.
+    static OUTERMOST: Cell<Option<NonNull<Nested>>> = const { Cell::new(None) };
 }
 
 /// What a call has to destroy.
@@ -49,7 +58,8 @@ impl Destruction {
         self.due.push_back(Box::new(due));
     }
 
-    /// Drops one thing of the user's, whatever becomes of it. For what is being carried out.
+    /// Drops one thing of the user's, whatever becomes of it. Only for what [`finish`](Self::finish) carries out: it answers for the
+    /// panic.
     pub(crate) fn destroy<T>(&mut self, thing: T) {
         // AssertUnwindSafe: what is left half-done belongs to the user's own destructor.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {
@@ -63,53 +73,46 @@ impl Destruction {
     /// Carries out what is due, then passes the first panic on, if this thread can take it. Within a destructor that another call
     /// carries out, leaves all of it to that call.
     pub(crate) fn finish(mut self) {
-        if self.is_left_to_the_outermost() {
+        if let Some(outermost) = OUTERMOST.with(Cell::get) {
+            // SAFETY: the call whose list this is has set the pointer and not taken it back, so it is further up on this stack.
+            unsafe { outermost.as_ref() }.borrow_mut().append(&mut self.due);
             return;
         }
-        loop {
-            while let Some(due) = self.due.pop_front() {
-                due(&mut self);
-            }
-            self.due = nested();
-            if self.due.is_empty() {
-                break;
-            }
+        let nested = Nested::default();
+        let outermost = Outermost::set(&nested);
+        while let Some(due) = self.due.pop_front().or_else(|| nested.borrow_mut().pop_front()) {
+            due(&mut self);
         }
+        drop(outermost);
         match self.first {
             Some(panic) if panicking() => suppress(panic),
             Some(panic) => resume_unwind(panic),
             None => {}
         }
     }
+}
 
-    /// Hands what is due to the outermost call of this thread, or becomes that call.
-    fn is_left_to_the_outermost(&mut self) -> bool {
-        let left = NESTED.try_with(|nested| match &mut *nested.borrow_mut() {
-            Some(outermost) => {
-                outermost.append(&mut self.due);
-                true
-            }
-            outside => {
-                *outside = Some(VecDeque::new());
-                false
-            }
-        });
-        // At a thread's end, once the list has gone, each call carries out its own.
-        left.unwrap_or(false)
+/// Destroys one thing of the user's, as a call has to.
+pub(crate) fn destroy<T: 'static>(thing: T) {
+    let mut destruction = Destruction::default();
+    destruction.owe(|destruction| destruction.destroy(thing));
+    destruction.finish();
+}
+
+/// While this stands, `nested` takes what falls due on this thread.
+struct Outermost<'a>(PhantomData<&'a Nested>);
+
+impl<'a> Outermost<'a> {
+    fn set(nested: &'a Nested) -> Self {
+        OUTERMOST.with(|outermost| outermost.set(Some(NonNull::from(nested))));
+        Self(PhantomData)
     }
 }
 
-/// What the destructors so far have left to the outermost call. If that is nothing, it is the outermost no more.
-fn nested() -> VecDeque<Due> {
-    let left = NESTED.try_with(|nested| {
-        let mut nested = nested.borrow_mut();
-        let left = nested.as_mut().map(mem::take).unwrap_or_default();
-        if left.is_empty() {
-            *nested = None;
-        }
-        left
-    });
-    left.unwrap_or_default()
+impl Drop for Outermost<'_> {
+    fn drop(&mut self) {
+        OUTERMOST.with(|outermost| outermost.set(None));
+    }
 }
 
 #[cold]

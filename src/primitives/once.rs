@@ -51,13 +51,18 @@ impl<T> WriteOnce<T> {
     }
 }
 
+impl<T> WriteOnce<T> {
+    /// Takes the value out, once nobody else can reach it.
+    pub fn take(&mut self) -> Option<Box<T>> {
+        // Acquire: pairs with `set`; whoever wrote need not be who takes.
+        let value = self.value.swap(ptr::null_mut(), Acquire);
+        // SAFETY: published by `set` from a box, and taken out; `&mut self` says that nobody can reach it any more.
+        (!value.is_null()).then(|| unsafe { Box::from_raw(value) })
+    }
+}
+
 impl<T> Drop for WriteOnce<T> {
     fn drop(&mut self) {
-        // Acquire: pairs with `set`; whoever wrote need not be who drops.
-        let value = self.value.load(Acquire);
-        if !value.is_null() {
-            // SAFETY: published by `set` from a box; `&mut self` says that nobody can reach it any more.
-            drop(unsafe { Box::from_raw(value) });
-        }
+        drop(self.take());
     }
 }

@@ -268,13 +268,7 @@ impl Pins {
         let pins = unsafe { &*this };
         // Release: our use of the resources happens-before the teardown. Pairs with the Acquire half in `close_handles`.
         let before = pins.stripe(pins.home(lane)).handles.fetch_sub(HANDLE, Release);
-        if before & CLOSED == 0 { Left::Held } else { pins.release_closed() }
-    }
-
-    #[cold]
-    fn release_closed(&self) -> Left {
-        // AcqRel: Release as in `release`; Acquire so that who is told `Last` has every other use behind it.
-        if self.central.fetch_sub(1, AcqRel) == 1 { Left::Last } else { Left::Held }
+        if before & CLOSED == 0 { Left::Held } else { release_closed(&pins.central) }
     }
 
     /// Refuses new handles. Called once.
@@ -299,6 +293,13 @@ impl Pins {
 const fn is_full(word: u64) -> bool {
     let totals = Totals::of(word);
     totals.operations as u64 >= OPERATION_LIMIT || totals.live as u64 >= LIVE_LIMIT
+}
+
+/// Takes the central word alone: unless this was the last handle, the rest may go while it runs.
+#[cold]
+fn release_closed(central: &AtomicI64) -> Left {
+    // AcqRel: Release as in `Pins::release`; Acquire so that who is told `Last` has every other use behind it.
+    if central.fetch_sub(1, AcqRel) == 1 { Left::Last } else { Left::Held }
 }
 
 #[cold]

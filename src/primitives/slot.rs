@@ -48,8 +48,11 @@ use std::fmt;
 ///
 /// # Contract
 ///
-/// [`liveness`](Self::liveness) is called in the middle of decisions: it must return a field, always the same, and not panic. A
-/// candidate is dropped by whoever lets its last record go, which may be any thread that reads the slot.
+/// [`liveness`](Self::liveness) is called in the middle of decisions: it must return a field, always the same, and not panic.
+///
+/// A candidate is dropped by whoever lets its last record go, with nothing held: that may be any thread that selects, offers, sweeps or
+/// reads. So its drop should not panic: the panic would reach a caller that had nothing to do with it, and whose own call has taken
+/// effect.
 pub trait Candidate: Send + Sync + 'static {
     /// The word that says whether this candidate may be selected.
     fn liveness(&self) -> &Liveness;
@@ -362,7 +365,7 @@ impl<T: Candidate> SelectionSlot<T> {
             }
             gate!(Loaded);
             let Some(candidate) = guard.live() else {
-                if self.is_empty(&guard) {
+                if self.is_empty(guard) {
                     return None;
                 }
                 continue;
@@ -376,9 +379,11 @@ impl<T: Candidate> SelectionSlot<T> {
     /// Whether `seen`, which names nothing live, says that nothing was selected at one instant. A dead candidate counts as empty, and is
     /// being swept; but if its record has been replaced by now, it may have died after that, and says nothing of its successor.
     #[cold]
-    fn is_empty(&self, seen: &ArcGuard<Record<T>>) -> bool {
-        // While `seen` is held, its address stands for it alone.
-        seen.candidate.is_none() || Arc::ptr_eq(&self.cell.load(), seen)
+    fn is_empty(&self, guard: ArcGuard<Record<T>>) -> bool {
+        // Owned, not guarded: dropping a record may drop a candidate. While it is, its address stands for it alone.
+        let seen = Arc::clone(&guard);
+        drop(guard);
+        seen.candidate.is_none() || Arc::ptr_eq(&self.cell.load_full(), &seen)
     }
 
     #[cold]
@@ -411,11 +416,10 @@ impl<T: Candidate> Default for SelectionSlot<T> {
 
 impl<T: Candidate> fmt::Debug for SelectionSlot<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let record = self.cell.load();
-        formatter
-            .debug_struct("SelectionSlot")
-            .field("version", &record.version)
-            .field("occupied", &record.live().is_some())
-            .finish_non_exhaustive()
+        let record = self.cell.load_full();
+        let (version, occupied) = (record.version, record.is_committed() && record.live().is_some());
+        // The writer is the user's: nothing is held while it runs.
+        drop(record);
+        formatter.debug_struct("SelectionSlot").field("version", &version).field("occupied", &occupied).finish_non_exhaustive()
     }
 }

@@ -17,7 +17,7 @@ use std::iter;
 
 /// Numbers below this are found by index.
 const DIRECT: usize = if cfg!(any(liveslot_loom, liveslot_shuttle)) { 2 } else { 64 };
-const BUCKETS: usize = if cfg!(any(liveslot_loom, liveslot_shuttle)) { 1 } else { 64 };
+const BUCKETS: usize = if cfg!(any(liveslot_loom, liveslot_shuttle)) { 1 } else { 256 };
 const TIERS: usize = Tier::ALL.len();
 
 pub(super) struct Devices {
@@ -50,7 +50,10 @@ impl Devices {
     }
 
     fn bucket(&self, key: DeviceKey) -> &Link {
-        &self.buckets[key.index as usize % BUCKETS]
+        // Multiplied by 2³² over the golden ratio (Knuth, "The Art of Computer Programming", 6.4), whose upper bits mix all bits of the
+        // number: device numbers often share their lower ones.
+        let mixed = (key.index ^ (key.tier.index() as u32) << 30).wrapping_mul(0x9e37_79b9);
+        &self.buckets[(mixed >> 16) as usize % BUCKETS]
     }
 
     #[inline]
@@ -87,5 +90,44 @@ impl Devices {
     pub(super) fn iter(&self) -> impl Iterator<Item = &Device> {
         let direct = self.direct.iter().filter_map(WriteOnce::get);
         direct.chain(self.buckets.iter().flat_map(listed).map(|listed| &listed.device))
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        // One after the other: a bucket that drops its list by recursion needs a stack as long as the list.
+        for bucket in &mut self.buckets {
+            let mut rest = bucket.take();
+            while let Some(mut listed) = rest {
+                rest = listed.next.take();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that share their lower bits, as numbers made of a node and a slot do, are spread over the buckets.
+    #[test]
+    fn numbers_with_equal_lower_bits_are_spread() {
+        let devices = Devices::new();
+        for node in 1..=4_096 {
+            devices.get_or_create(DeviceKey::device(node << 10));
+        }
+        let longest = devices.buckets.iter().map(|bucket| listed(bucket).count()).max();
+        assert!(longest < Some(64), "4096 devices in {BUCKETS} buckets, {longest:?} of them in one");
+    }
+
+    /// A bucket's list is dropped on a stack that does not grow with it.
+    #[test]
+    fn a_long_bucket_needs_no_deep_stack() {
+        let devices = Devices::new();
+        let mut end = &devices.buckets[0];
+        for index in 0..100_000 {
+            end = &end.set(Listed { device: Device::new(DeviceKey::device(index)), next: WriteOnce::new() }).next;
+        }
+        drop(devices);
     }
 }

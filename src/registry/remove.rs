@@ -7,7 +7,10 @@
 use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext};
 use crate::{
     error::BindingError,
-    mechanism::{Support, teardown::Destruction},
+    mechanism::{
+        Support,
+        teardown::{Destruction, destroy},
+    },
     primitives::{
         MechanismLifecycle,
         liveness::Step,
@@ -123,9 +126,7 @@ fn remove_support(table: &Table<Support>, place: Place, found: &Support, guard: 
     debug_assert!(unlinked, "the use count has one winner");
     drop(guard);
 
-    let mut destruction = Destruction::default();
-    destruction.destroy(resource);
-    destruction.finish();
+    destroy(resource);
     Ok(())
 }
 
