@@ -20,7 +20,9 @@
 //! - Two threads, not many: contended rows of the peers get worse with more, private lines do not. With an unfair lock one thread can run its whole
 //!   chunk first; a chunk therefore costs what its slower thread took.
 //! - Contended rows depend on where the two cores are: a line travels faster between cores that share a cache, and a hypervisor may move them.
-//!   Between runs they differ by up to half; rows on private lines do not.
+//!   Between runs they differ by up to half; rows on private lines do not, unless the hypervisor runs the two cores as two threads of one. Then even a
+//!   bare `ArcSwapOption::load` costs up to 1.7 times as much with two threads. Rounds in which it does are left out of the growth targets, and counted
+//!   in a note; the other figures include them.
 //! - Throwing away preempted chunks favours short ones. A row that has lost most of its chunks, as locks do on a busy machine, looks better than it is.
 //! - A second thread that only selects does so without pause, far more often than a program would. These rows show a bad case.
 //! - `liveslot: allocate and release` includes the process heap; `malloc and free` beside it says how much that is.
@@ -40,6 +42,8 @@ use work::{Fixture, ROWS, name};
 const ROUNDS: usize = 9;
 /// Fixtures per round.
 const FIXTURES: usize = 3;
+/// What shares nothing may grow by this much from one thread to two, beside what a read-modify-write pair grows by.
+const GROWTH: f64 = 1.15;
 /// Above this many read-modify-write pairs for a bind on one thread, the mutex registry is no honest peer.
 const MUTEX_BIND_PAIRS: f64 = 25.0;
 
@@ -161,6 +165,19 @@ impl Results {
         self.by_round(row, 2).zip(self.by_round(row, 1)).map(|(two, one)| Some(two? / one?))
     }
 
+    /// The same over that of a read-modify-write pair.
+    fn growth_to_pair(&self, row_index: usize) -> impl Iterator<Item = Option<f64>> {
+        self.growth(row_index).zip(self.growth(row(name::RMW_PAIR))).map(|(row, pair)| Some(row? / pair?))
+    }
+
+    /// The same, in the rounds in which a bare `ArcSwapOption::load` stays flat. It shares nothing either: where it grows, the two cores
+    /// are two threads of one, and every loop with more than one instruction in flight grows.
+    fn growth_on_two_cores(&self, row_index: usize) -> impl Iterator<Item = f64> {
+        let control = self.growth_to_pair(row(name::ARC_SWAP_LOAD));
+        let apart = self.growth_to_pair(row_index).zip(control).filter(|(_, control)| control.is_some_and(|growth| growth <= GROWTH));
+        apart.filter_map(|(growth, _)| growth)
+    }
+
     fn figures(&self, index: usize, threads: usize) -> Option<Figures> {
         let rounds = || self.rounds.iter().filter_map(|round| round.by_threads.get(threads - 1)).map(|rows| &rows[index]);
         let share = |share| median(rounds().filter_map(|measured| quantile(measured.chunks(), share)));
@@ -232,8 +249,8 @@ fn targets(results: &Results) -> Vec<Target> {
     let worst = results.ratios(bind, floor, 2).max_by(f64::total_cmp);
     target(format!("bind(device) to the floor, worst of {ROUNDS} second threads"), worst, Limit::AtMost(2.1));
     for (what, row) in [("bind(device)", bind), ("DeviceHandle::bind", handle), ("with_view", with_view)] {
-        let growth = results.growth(row).zip(results.growth(pair)).filter_map(|(row, pair)| Some(row? / pair?));
-        target(format!("{what}, growth from 1 to 2 threads over that of a pair"), median(growth), Limit::AtMost(1.15));
+        let growth = median(results.growth_on_two_cores(row));
+        target(format!("{what}, growth from 1 to 2 threads over that of a pair"), growth, Limit::AtMost(GROWTH));
     }
     for (threads, label, limit) in [(1, "1 thread", 4.0), (2, "2 threads", 10.0)] {
         let faster = results.ratio(mutex, bind, threads).filter(|_| results.mutex_is_honest());
@@ -251,6 +268,14 @@ fn notes(results: &Results, cpus: &[usize], quick: bool) -> Vec<String> {
     if !results.mutex_is_honest() {
         notes.push(format!(
             "the mutex registry's bind costs more than {MUTEX_BIND_PAIRS} read-modify-write pairs on one thread: its rows and the targets against it are void"
+        ));
+    }
+    let apart = results.growth_on_two_cores(row(name::ARC_SWAP_LOAD)).count();
+    if cpus.len() >= 2 && apart < ROUNDS {
+        notes.push(format!(
+            "in {} of {ROUNDS} rounds a bare ArcSwapOption::load grew by more than {GROWTH} times what a read-modify-write pair did, as it does where \
+             two cores are two threads of one: those rounds don't count for growth"
+            , ROUNDS - apart
         ));
     }
     if quick {

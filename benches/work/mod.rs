@@ -87,6 +87,7 @@ impl Row {
 /// The names of the rows that the targets speak of.
 pub(crate) mod name {
     pub(crate) const RMW_PAIR: &str = "read-modify-write pair, private line";
+    pub(crate) const ARC_SWAP_LOAD: &str = "ArcSwapOption::load";
     pub(crate) const FLOOR: &str = "floor: ArcSwap::load and a pair";
     pub(crate) const BIND: &str = "liveslot: bind(device)";
     pub(crate) const HANDLE_BIND: &str = "liveslot: DeviceHandle::bind";
@@ -114,7 +115,7 @@ const fn beside(question: &'static str, name: &'static str, prepare: Prepare, be
 pub(crate) const ROWS: &[Row] = &[
     row(BIND, name::RMW_PAIR, |_, _| rmw_pair()),
     row(BIND, name::FLOOR, |f, _| floor(f)),
-    row(BIND, "ArcSwapOption::load", |f, _| load(f)),
+    row(BIND, name::ARC_SWAP_LOAD, |f, _| load(f)),
     row(BIND, "ArcSwapOption::load_full", |f, _| load_full(f)),
     row(BIND, "epoch pin", |_, _| epoch_pin()),
     row(BIND, name::BIND, |f, _| bind(&f.liveslot)),
