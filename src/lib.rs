@@ -16,14 +16,14 @@
 //! registry.retire(mechanism)?; // nothing new from now on; what is out can come back
 //! binding.release(allocation)?;
 //! drop(binding);
-//! registry.remove(mechanism)?; // allocator, authority, context: destroyed in this order, here
+//! registry.remove(mechanism)?; // the allocator is destroyed here; authority and context stay registered
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Trade-offs
 //!
-//! - A mechanism costs about 256 bytes per core: its counts are striped, so that threads which work for themselves share no cache line. A
-//!   snapshot reads every stripe.
+//! - A mechanism costs 256 to 512 bytes per core and about 1 KiB besides: its counts are striped, so that threads which work
+//!   for themselves share no cache line. A snapshot reads every stripe.
 //! - Selecting allocates a record. It costs about as much as 20 uncontended read-modify-writes, and threads that select at
 //!   once contend for one cell.
 //! - A call that had begun when the device was lost ends as it ends; nothing can be promised about the moment in between but

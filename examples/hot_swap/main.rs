@@ -47,18 +47,19 @@ use crate::worker::{INBOX, Worker};
 /// Swaps device-memory allocators under load, on real host memory, and checks every answer.
 ///
 /// Ends by itself or on Ctrl-C, and prints what it has. A second Ctrl-C ends at once.
-/// Exit code 0: all invariants held. 1: one is broken.
+/// Exit code 0: all invariants held. 1: one is broken. 2: an option is out of its range. 130: ended by a second Ctrl-C.
 #[derive(Debug, Parser)]
+#[command(allow_negative_numbers = true)]
 struct Options {
-    /// Worker threads; one control thread comes on top [default: the number of cores, at least 2]
+    /// Worker threads, 1 to 256; one control thread comes on top [default: the number of cores, at least 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
-    /// How long to run, in seconds
+    /// How long to run, in seconds, 1 to 86 400
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
 
-    /// Pause between two steps of the control thread, in microseconds; 0 only yields. A step selects one to eight times in a row and may
+    /// Pause between two steps of the control thread, in microseconds, up to 60 000 000; 0 only yields. A step selects one to eight times in a row and may
     /// retire or register one mechanism, or lose the device
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(0..=60_000_000))]
     swap_every: u32,

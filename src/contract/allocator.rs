@@ -76,10 +76,10 @@ pub trait SharedDevicePrefix: Send + Sync + Debug {
 /// | --- | --- | --- |
 /// | `device` | registration, once | the one that registers |
 /// | `allocate` | an allocation through a binding | the one that allocates |
-/// | `release` | the execution of a prepared release, once per allocation | the one that executes it: often another one than the allocation's |
+/// | `release` | `MemoryBinding::release`, once per allocation | its caller's: often another one than the allocation's |
 /// | `deallocate_with_unmapped` | the provided `release` only | as `release` |
 /// | `deallocate` | the provided `deallocate_with_unmapped`; an allocation for which no identity is left | as `release`; as `allocate` |
-/// | `as_virtual_backing`, `as_shared_mapping` | the discovery of a capability and each call of it | the caller's |
+/// | `as_virtual_backing`, `as_shared_mapping` | nobody yet | – |
 /// | `commits_on_demand` | nobody in the library | |
 /// | the destructor | whoever lets go of the mechanism last | that one: a call, a drop of a handle, a drop of the registry |
 ///

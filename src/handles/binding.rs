@@ -5,7 +5,7 @@
 //! | [`MemoryBinding::clone`], drop | wait-free | one RMW on the caller's stripe |
 //! | [`MemoryBinding::allocate`] | wait-free | three RMWs on the caller's stripe, one record |
 //! | [`MemoryBinding::with_view`] | wait-free | two RMWs on the caller's stripe |
-//! | [`MemoryBinding::release`] | wait-free; if retained lock-free | one RMW of the record, two of the home stripe, one of the caller's |
+//! | [`MemoryBinding::release`] | wait-free; if retained lock-free | an RMW each of the record's word and of its reference count, two of the home stripe, one of the caller's |
 
 use super::{
     allocation::{BoundAllocation, Record},

@@ -1,8 +1,9 @@
 //! Allocator → authority → context, exactly once, on every path.
 //!
 //! Whoever brings a mechanism's handle count to zero runs this at once, on its own thread, with nothing of ours held. Each
-//! destructor is the user's: it may call anything, or panic. A panic is kept until everything that is due has been done, and then goes on to the
-//! caller. A thread that is unwinding already can't take another panic: it is counted, [`suppressed_panics`], and dropped.
+//! destructor is the user's: it may call anything, or panic. A panic is kept until everything that is due has been done, and
+//! then goes on to the caller. A thread that is unwinding already can't take another panic: it is counted,
+//! [`suppressed_panics`], and dropped.
 //!
 //! A destructor may let go of the last pin of something else, whose destructor does the same, and so on. What falls due within a
 //! destructor is therefore left to the outermost call, which carries it out before it returns: one after the other, on a stack that

@@ -1,4 +1,5 @@
-//! A small number for each living thread, so that threads which are no more than the stripes share none.
+//! A small number for each living thread (of the first 1 024; threads beyond share lane 0), so that threads which are no
+//! more than the stripes share none.
 //!
 //! A thread takes the lowest free lane at its first call and gives it back when it ends. Which lane a thread has matters
 //! for speed alone: two threads on one lane are correct, and slower. So the lane can be read without a guard, by every

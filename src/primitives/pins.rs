@@ -30,7 +30,7 @@
 //!
 //! Limits per stripe: 2¹³ operations at a time, 2²⁵ live, 2²¹ queued or quarantined. A call that would pass one is refused
 //! ([`Refused::Full`]); the fields hold twice that and more, so that calls on their way to a refusal can't carry into a neighbour.
-//! The handle count is 63 bits wide; [`Pins::derive`] aborts at half of that, as std's `Arc` does.
+//! The handle count is 63 bits wide, signed; [`Pins::derive`] aborts at 2⁶¹, as std's `Arc` does at its half.
 
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering::*, fence};
 use crossbeam_utils::CachePadded;

@@ -244,7 +244,7 @@ impl<T: Candidate> SelectionSlot<T> {
     }
 
     /// Puts an undecided record in place of `seen` and finishes it. The candidate moves into the record, and `seen` becomes its
-    /// prior, so that rivals who select the same few candidates contend for no reference counts of theirs.
+    /// prior: no reference count that rivals share is touched for either.
     fn publish(&self, candidate: Arc<T>, seen: Settled<T>) -> Published<T> {
         // Its record keeps what it is to replace, so that the address stands for that alone.
         let current = Arc::as_ptr(&seen.0);

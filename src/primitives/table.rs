@@ -12,7 +12,7 @@
 //! | --- | --- | --- |
 //! | [`Table::get`] | wait-free | three loads |
 //! | [`Table::insert`] | lock-free | a load per 64 places in use, two read-modify-writes |
-//! | [`Table::remove`] | wait-free | two read-modify-writes, one deferral |
+//! | [`Table::remove`] | wait-free but for the deferral, which is lock-free | two read-modify-writes, one deferral |
 //! | [`Table::iter`] | wait-free | a load per 64 places, one per entry |
 
 use super::once::WriteOnce;

@@ -73,7 +73,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Lock-free. The first call for a device allocates its slot, about 200 bytes, which stays as long as the registry.
+    /// Lock-free. The first call for a device allocates its slot, about 300 bytes, which stays as long as the registry.
     #[must_use]
     pub fn device(&self, device: DeviceKey) -> DeviceHandle {
         DeviceHandle { registry: Arc::clone(&self.inner), device: NonNull::from(self.inner.devices.get_or_create(device)) }

@@ -52,13 +52,13 @@ use std::fmt;
 /// | operation | progress | cost |
 /// | --- | --- | --- |
 /// | [`bind`](Self::bind), [`DeviceHandle::bind`] | lock-free: retries are paid for by selections | one `ArcSwap` load, one RMW of a private line |
-/// | [`bind_registered`](Self::bind_registered) | wait-free | an epoch pin, one RMW of a private line |
+/// | [`bind_registered`](Self::bind_registered) | wait-free but for the epoch | an epoch pin, one RMW of a private line |
 /// | [`select`](Self::select) | lock-free | an epoch pin, one allocation, two compare-and-swaps |
 /// | [`retire`](Self::retire) | lock-free | one compare-and-swap, one RMW per stripe, the slot |
 /// | [`invalidate_device`](Self::invalidate_device) | lock-free: each further pass is paid for by a registration | per mechanism of the device one compare-and-swap and one RMW per stripe |
 /// | [`register_allocator`](Self::register_allocator) | lock-free | four allocations, two of which are stripes and entry |
 /// | [`remove`](Self::remove) | lock-free | one RMW per stripe, one deferral |
-/// | [`snapshot`](Self::snapshot) | wait-free | one load per stripe |
+/// | [`snapshot`](Self::snapshot) | wait-free but for the epoch | one load per stripe |
 #[derive(Clone)]
 pub struct BindingRegistry {
     inner: Arc<Inner>,

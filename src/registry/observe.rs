@@ -17,7 +17,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free: one load per stripe; unless the mechanism is Active, at most one read-modify-write per stripe.
+    /// Wait-free but for the epoch, whose pin is lock-free: one load per stripe; unless the mechanism is Active, at most one read-modify-write per stripe.
     pub fn snapshot(&self, mechanism: RegisteredMechanism) -> Result<MechanismSnapshot, BindingError> {
         let guard = epoch::pin();
         Ok(self.inner.mechanism(mechanism, &guard)?.1.snapshot())
@@ -32,7 +32,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free: a walk over all devices.
+    /// Wait-free but for the epoch, whose pin is lock-free: a walk over all devices.
     pub fn snapshots(&self) -> Result<Vec<MechanismSnapshot>, BindingError> {
         let guard = epoch::pin();
         let mechanisms = self.inner.devices.iter().flat_map(|device| device.mechanisms.iter(&guard));
@@ -47,7 +47,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free: one load per entry.
+    /// Wait-free but for the epoch, whose pin is lock-free: one load per entry.
     pub fn quarantined(&self, mechanism: RegisteredMechanism) -> Result<Vec<QuarantinedAllocation>, BindingError> {
         let guard = epoch::pin();
         Ok(self.inner.mechanism(mechanism, &guard)?.1.quarantined())

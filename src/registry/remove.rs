@@ -85,7 +85,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free, the destructor excepted.
+    /// Lock-free, the destructor excepted.
     pub fn remove_provider_context(&self, context: RegisteredProviderContext) -> Result<(), BindingError> {
         let guard = epoch::pin();
         let found = self.inner.context(context, &guard)?.own();
@@ -108,7 +108,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free, the destructor excepted.
+    /// Lock-free, the destructor excepted.
     pub fn remove_authority(&self, authority: RegisteredAuthority) -> Result<(), BindingError> {
         let guard = epoch::pin();
         let found = self.inner.authority(authority, &guard)?.own();

@@ -64,7 +64,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free.
+    /// Wait-free but for the epoch, whose pin is lock-free.
     pub fn bind_registered(&self, mechanism: RegisteredMechanism) -> Result<MemoryBinding, BindingError> {
         let guard = epoch::pin();
         let (_, found) = self.inner.mechanism(mechanism, &guard)?;

@@ -5,7 +5,7 @@
 //!
 //! | operation | progress | cost |
 //! | --- | --- | --- |
-//! | [`pin`] | wait-free after a thread's first call | one store and one fence |
+//! | [`pin`] | lock-free | one store and one fence; every 128th collects, a thread's first registers |
 //! | [`Guard::defer`] | lock-free | a push into a thread-local bag; every 64th is published |
 
 use crossbeam_epoch::{Collector, LocalHandle};
