@@ -21,6 +21,9 @@ use std::{
     ptr::NonNull,
 };
 
+/// How many payloads that panic when they are dropped are followed up before one is leaked.
+const MOST_PAYLOADS: usize = 8;
+
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
 /// How many panics of users' destructors this process has caught and not passed on, because the thread was unwinding already, or because
@@ -120,8 +123,11 @@ impl Drop for Outermost<'_> {
 fn suppress(panic: Box<dyn Any + Send>) {
     // Relaxed: as in `suppressed_panics`.
     SUPPRESSED.fetch_add(1, Relaxed);
-    // A payload is the user's as well, and may panic when it is dropped.
-    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        std::mem::forget(another);
+    // A payload is the user's as well, and may panic when it is dropped, with another one. Somewhere that has to end.
+    let mut left = Some(panic);
+    for _ in 0..MOST_PAYLOADS {
+        let Some(payload) = left.take() else { return };
+        left = catch_unwind(AssertUnwindSafe(|| drop(payload))).err();
     }
+    std::mem::forget(left);
 }
