@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A copy of the tree and where it is built.
-pub(crate) struct Workplace {
+pub(crate) struct Plot {
     /// The copy.
     pub(crate) tree: PathBuf,
     /// Its target folder.
@@ -27,7 +27,7 @@ pub(crate) struct Executable {
     pub(crate) folder: PathBuf,
 }
 
-impl Workplace {
+impl Plot {
     /// Builds `build`; what the compiler says goes to `log`. `None`: it does not compile.
     pub(crate) fn build(&self, build: &Build, log: &Path) -> io::Result<Option<Executable>> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -27,7 +27,7 @@ mod process;
 mod tree;
 mod verdict;
 
-use cargo::{Executable, Workplace};
+use cargo::{Executable, Plot};
 use edit::Planted;
 use plant::{Case, Plant, Run};
 use process::Ended;
@@ -128,7 +128,7 @@ type Healthy<'a> = BTreeMap<&'a Run, Result<(), String>>;
 
 /// The copies that plants are tried in.
 struct Field {
-    workplaces: Vec<Workplace>,
+    plots: Vec<Plot>,
     logs: PathBuf,
 }
 
@@ -138,13 +138,13 @@ impl Field {
         let scratch = std::path::absolute(target)?.join("planted");
         let logs = scratch.join("logs");
         fs::create_dir_all(&logs)?;
-        let workplaces: Vec<Workplace> = (0..options.jobs.min(plants.len()))
-            .map(|n| Workplace { tree: scratch.join(format!("tree-{n}")), target: scratch.join(format!("target-{n}")) })
+        let plots: Vec<Plot> = (0..options.jobs.min(plants.len()))
+            .map(|n| Plot { tree: scratch.join(format!("tree-{n}")), target: scratch.join(format!("target-{n}")) })
             .collect();
-        for place in &workplaces {
+        for place in &plots {
             tree::mirror(&options.root, &place.tree)?;
         }
-        Ok(Field { workplaces, logs })
+        Ok(Field { plots, logs })
     }
 
     /// Runs every distinct test once with nothing planted.
@@ -152,7 +152,7 @@ impl Field {
         let limits: BTreeMap<&Run, Duration> = plants.iter().map(|plant| (&plant.run, plant.timeout)).collect();
         let mut executables = BTreeMap::new();
         for build in limits.keys().map(|run| &run.build).collect::<BTreeSet<_>>() {
-            executables.insert(build, self.workplaces[0].build(build, &self.logs.join("unplanted-build.log"))?);
+            executables.insert(build, self.plots[0].build(build, &self.logs.join("unplanted-build.log"))?);
         }
         let runs: Vec<(&Run, Duration)> = limits.into_iter().collect();
         let healthy = Mutex::new(Healthy::new());
@@ -171,9 +171,9 @@ impl Field {
         Ok(healthy.into_inner().expect("no holder panics"))
     }
 
-    /// Gives new workplaces the dependencies that the first one has built.
+    /// Gives new plots the dependencies that the first one has built.
     fn share_builds(&self) -> io::Result<()> {
-        let (first, others) = self.workplaces.split_first().expect("at least one plant, hence one workplace");
+        let (first, others) = self.plots.split_first().expect("at least one plant, hence one plot");
         for place in others.iter().filter(|place| !place.target.exists()) {
             tree::clone_builds(&first.target, &place.target)?;
         }
@@ -203,7 +203,7 @@ impl Field {
     }
 
     /// Plants, builds, runs, judges, takes back.
-    fn try_plant(&self, place: &Workplace, plant: &Plant) -> io::Result<Result<(), String>> {
+    fn try_plant(&self, place: &Plot, plant: &Plant) -> io::Result<Result<(), String>> {
         let planted = match Planted::plant(&place.tree, &plant.edits) {
             Ok(planted) => planted,
             Err(reason) => return Ok(Err(reason)),
@@ -217,8 +217,8 @@ impl Field {
         Ok(verdict.map_err(|reason| format!("{reason}  [{}]", log.display())))
     }
 
-    /// Calls `job` for 0 to `count` − 1, in order, on one thread per workplace.
-    fn on_all(&self, count: usize, job: impl Fn(&Workplace, usize) -> io::Result<()> + Sync) -> io::Result<()> {
+    /// Calls `job` for 0 to `count` − 1, in order, on one thread per plot.
+    fn on_all(&self, count: usize, job: impl Fn(&Plot, usize) -> io::Result<()> + Sync) -> io::Result<()> {
         let next = AtomicUsize::new(0);
         thread::scope(|scope| {
             let worker = |place| {
@@ -233,7 +233,7 @@ impl Field {
                     }
                 })
             };
-            let workers: Vec<_> = self.workplaces.iter().map(worker).collect();
+            let workers: Vec<_> = self.plots.iter().map(worker).collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
         })
     }
