@@ -4,26 +4,30 @@
 //! Absolute nanoseconds differ from machine to machine and from minute to minute; ratios of loops that alternate every 150 µs differ far
 //! less. So the table's last block, the targets, speaks of ratios only. It says met or missed and never fails: the exit code is 0.
 //!
-//! The run has nine rounds. Each makes new fixtures at new addresses, measures every row on one thread, then starts a second thread, pinned to
-//! another core, measures every row on both at once, and ends that thread. A figure is the median over the rounds of the median over the fixtures
-//! of the median over the chunks. Percentiles and ratios are taken within each round, and the median over the rounds is reported: rounds differ in
-//! how many chunks fit. Of `bind(device)` the worst round counts as well: striped counters spread threads by an index, and a later thread's
-//! stripe must not coincide with the first one's.
+//! The run has nine rounds. Each makes new fixtures at new addresses, measures every row on one thread, then starts a second
+//! thread, pinned to another core, measures every row on both at once, and ends that thread. A figure is the median over the
+//! rounds of the median over the fixtures of the median over the chunks. Percentiles and ratios are taken within each round,
+//! and the median over the rounds is reported: rounds differ in how many chunks fit. Of `bind(device)` the worst round
+//! counts as well: striped counters spread threads by an index, and a later thread's stripe must not coincide with the first
+//! one's.
 //!
 //! What might flatter somebody:
 //!
 //! - Everything is hot. Each loop runs thousands of times on data in the first-level cache; a bind after a cache miss costs that miss,
 //!   here and with every peer. The floors hide it as much as the rest.
-//! - The floor is the cheapest correct core of a bind: one `ArcSwap::load` and one pair of read-modify-writes on a line nobody else touches, in one
-//!   loop. It gives no identity, checks no lifecycle, and its pair is not tied to what was loaded.
+//! - The floor is the cheapest correct core of a bind: one `ArcSwap::load` and one pair of read-modify-writes on a line
+//!   nobody else touches, in one loop. It gives no identity, checks no lifecycle, and its pair is not tied to what was
+//!   loaded.
 //! - The maps among the peers do less than liveslot (see `peers`), the mutex registry about the same.
-//! - Two threads, not many: contended rows of the peers get worse with more, private lines do not. With an unfair lock one thread can run its whole
-//!   chunk first; a chunk therefore costs what its slower thread took.
-//! - Contended rows depend on where the two cores are: a line travels faster between cores that share a cache, and a hypervisor may move them.
-//!   Between runs they differ by up to half; rows on private lines do not, unless the hypervisor runs the two cores as two threads of one. Then even a
-//!   bare `ArcSwapOption::load` costs up to 1.7 times as much with two threads. Rounds in which it does are left out of the growth targets, and counted
-//!   in a note; the other figures include them.
-//! - Throwing away preempted chunks favours short ones. A row that has lost most of its chunks, as locks do on a busy machine, looks better than it is.
+//! - Two threads, not many: contended rows of the peers get worse with more, private lines do not. With an unfair lock one
+//!   thread can run its whole chunk first; a chunk therefore costs what its slower thread took.
+//! - Contended rows depend on where the two cores are: a line travels faster between cores that share a cache, and a
+//!   hypervisor may move them. Between runs they differ by up to half; rows on private lines do not, unless something slows
+//!   the two cores together, as a hypervisor would that runs both on one. Then even a bare `ArcSwapOption::load` costs up to
+//!   1.7 times as much with two threads. Rounds in which it does are left out of the growth targets, and counted in a note;
+//!   the other figures include them.
+//! - Throwing away preempted chunks favours short ones. A row that has lost most of its chunks, as locks do on a busy
+//!   machine, looks better than it is.
 //! - A second thread that only selects does so without pause, far more often than a program would. These rows show a bad case.
 //! - `liveslot: allocate and release` includes the process heap; `malloc and free` beside it says how much that is.
 
@@ -170,8 +174,8 @@ impl Results {
         self.growth(row_index).zip(self.growth(row(name::RMW_PAIR))).map(|(row, pair)| Some(row? / pair?))
     }
 
-    /// The same, in the rounds in which a bare `ArcSwapOption::load` stays flat. It shares nothing either: where it grows, the two cores
-    /// are two threads of one, and every loop with more than one instruction in flight grows.
+    /// The same, in the rounds in which a bare `ArcSwapOption::load` stays flat. It shares nothing either: where it grows, as it would if
+    /// the two cores were two threads of one, every loop with more than one instruction in flight does.
     fn growth_on_two_cores(&self, row_index: usize) -> impl Iterator<Item = f64> {
         let control = self.growth_to_pair(row(name::ARC_SWAP_LOAD));
         let apart = self.growth_to_pair(row_index).zip(control).filter(|(_, control)| control.is_some_and(|growth| growth <= GROWTH));
@@ -273,8 +277,8 @@ fn notes(results: &Results, cpus: &[usize], quick: bool) -> Vec<String> {
     let apart = results.growth_on_two_cores(row(name::ARC_SWAP_LOAD)).count();
     if cpus.len() >= 2 && apart < ROUNDS {
         notes.push(format!(
-            "in {} of {ROUNDS} rounds a bare ArcSwapOption::load grew by more than {GROWTH} times what a read-modify-write pair did, as it does where \
-             two cores are two threads of one: those rounds don't count for growth"
+            "in {} of {ROUNDS} rounds a bare ArcSwapOption::load grew by more than {GROWTH} times what a read-modify-write pair did, as it would if \
+             the two cores were two threads of one: those rounds don't count for growth"
             , ROUNDS - apart
         ));
     }
