@@ -54,11 +54,16 @@ mod sync;
 pub use contract::{
     AllocationCommitRange, AllocationGeneration, AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState, AuthorityIdentity,
     BindingGeneration, BindingId, BindingIdentity, BindingResource, DeferredEnqueueRejection, DeviceAllocator, DeviceKey, MappedAllocation,
-    MechanismCoherence, MechanismIdentity, MechanismSnapshot, MemoryRole, ProviderContextIdentity, QuarantineReason, QuarantinedAllocation,
-    ReleaseAccounting, ReleaseFailure, ResidualOwnership, SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo, Tier, VirtualBacking,
+    MechanismCoherence, MechanismIdentity, MechanismSnapshot, MemoryRole, ProviderContextIdentity, ProviderContextPin,
+    ProviderContextPinError, ProviderContextPinSource, QuarantineReason, QuarantinedAllocation, ReleaseAccounting, ReleaseFailure,
+    ResidualOwnership, SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo, Tier, VirtualBacking,
 };
 pub use error::{BindingError, MemoryError};
-pub use handles::{BoundAllocation, BoundMemoryView, ExplicitReleaseError, MemoryBinding, ValidatedMemoryView};
+pub use handles::{
+    BoundAllocation, BoundMemoryView, BoundSharedMapping, BoundSharedPrefix, BoundVirtualBacking, DeferredEnqueueError,
+    DeferredReleaseDisposition, DeferredReleaseQueue, ExplicitReleaseError, MemoryBinding, OwnedView, OwningAllocation, OwningReleaseError,
+    PreparedAllocationRelease, ValidatedMemoryView,
+};
 pub use host::HostAllocator;
 pub use mechanism::teardown::suppressed_panics;
 pub use primitives::{Candidate, Liveness, MechanismLifecycle, Offer, Selected, SelectionSlot};
@@ -77,7 +82,7 @@ mod readme {}
 #[cfg(any(liveslot_loom, liveslot_shuttle, liveslot_gates))]
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::primitives::{identity, lane, liveness, once, pins, slot, table, use_count};
+    pub use crate::primitives::{counted, identity, lane, liveness, once, pins, slot, table, use_count};
     #[cfg(liveslot_gates)]
     pub use crate::sync::gates;
     #[cfg(liveslot_loom)]

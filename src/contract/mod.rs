@@ -10,12 +10,14 @@
 //! | `identity.rs` | the names of what was registered, bound and allocated |
 //! | `allocator.rs` | [`DeviceAllocator`], the contract to implement, and the types that its capabilities use |
 //! | `capability.rs` | what an allocator may offer besides: [`VirtualBacking`], [`SharedMapping`] |
+//! | `context_pin.rs` | how a provider keeps a context usable: [`ProviderContextPin`], [`ProviderContextPinSource`] |
 //! | `resource.rs` | what a mechanism pins besides its allocator: [`BindingResource`] |
 //! | `outcome.rs` | how a release ended: states, outcomes, accounting, reasons |
 //! | `snapshot.rs` | a copy of one mechanism's state: [`MechanismSnapshot`] |
 
 mod allocator;
 mod capability;
+mod context_pin;
 mod device;
 mod identity;
 mod outcome;
@@ -24,6 +26,7 @@ mod snapshot;
 
 pub use self::allocator::{AllocationCommitRange, DeviceAllocator, MappedAllocation, SharedDevicePrefix, SharedPrefixCommitInfo};
 pub use self::capability::{SharedMapping, VirtualBacking};
+pub use self::context_pin::{ProviderContextPin, ProviderContextPinError, ProviderContextPinSource};
 pub use self::device::{DeviceKey, MemoryRole, Tier};
 pub use self::identity::{
     AllocationGeneration, AllocationIdentity, AuthorityIdentity, BindingGeneration, BindingId, BindingIdentity, MechanismIdentity,

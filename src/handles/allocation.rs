@@ -1,75 +1,45 @@
-//! A live allocation and its record.
+//! A live allocation: metadata, not an owner.
 
-use super::{binding::MemoryBinding, view::BoundMemoryView};
+use super::{
+    binding::MemoryBinding,
+    record::{Record, State},
+    view::BoundMemoryView,
+};
 use crate::{
-    contract::{AllocationGeneration, AllocationIdentity},
+    contract::AllocationIdentity,
     error::BindingError,
-    primitives::pins::Home,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::*},
-    },
+    primitives::{MechanismLifecycle, counted::Counted},
+    sync::gate,
 };
 use std::{fmt, ptr::NonNull};
-
-/// Whether metadata may still be used, and where its allocation is counted.
-pub(super) struct Record {
-    /// Cleared by whoever wins the right to release; set again only if the device turns out to be lost, by the winner.
-    live: AtomicBool,
-    pub(super) home: Home,
-}
-
-impl Record {
-    pub(super) fn new(home: Home) -> Self {
-        Self { live: AtomicBool::new(true), home }
-    }
-
-    #[inline]
-    pub(super) fn is_live(&self) -> bool {
-        // Relaxed: metadata reaches a thread by means of the caller's that order it after whatever made it stale; the address is
-        // not protected by this look, and nothing is read on the strength of it.
-        self.live.load(Relaxed)
-    }
-
-    /// Live → queued. One caller wins, and nobody uses the metadata from then on.
-    #[inline]
-    pub(super) fn win(&self) -> bool {
-        // Relaxed: rivals meet on this word alone; the home stripe orders the rest.
-        self.live.swap(false, Relaxed)
-    }
-
-    /// Queued → live, by the winner, whose request the home stripe has refused.
-    pub(super) fn give_back(&self) {
-        // Relaxed: as in `win`.
-        self.live.store(true, Relaxed);
-    }
-}
 
 /// A piece of memory that was allocated through a binding.
 ///
 /// Metadata, not an owner: dropping it releases nothing, and its mechanism goes on counting the allocation as live. Give it back with
-/// [`MemoryBinding::release`].
+/// [`MemoryBinding::release`], or make it an [`OwningAllocation`](crate::OwningAllocation).
 ///
 /// It keeps allocator, authority and provider context alive.
-pub struct BoundAllocation {
-    pub(super) binding: MemoryBinding,
-    pub(super) record: Arc<Record>,
-    pub(super) generation: AllocationGeneration,
-    pub(super) pointer: NonNull<u8>,
-    pub(super) bytes: usize,
-    pub(super) alignment: usize,
-}
-
-// SAFETY: the pointer is an address to hand on; nothing here reads or writes through it.
-unsafe impl Send for BoundAllocation {}
-// SAFETY: as above.
-unsafe impl Sync for BoundAllocation {}
+///
+/// There is one such value per allocation, so whoever has it is alone in deciding what becomes of it:
+///
+/// ```compile_fail,E0382
+/// fn twice(binding: liveslot::MemoryBinding, allocation: liveslot::BoundAllocation) {
+///     let first = binding.prepare_release(allocation);
+///     let second = binding.prepare_release(allocation);
+/// }
+/// ```
+pub struct BoundAllocation(pub(super) Counted<Record>);
 
 impl BoundAllocation {
+    #[inline(always)]
+    pub(super) const fn record(&self) -> &Record {
+        self.0.get()
+    }
+
     /// Names this allocation, for ever.
     #[must_use]
     pub const fn identity(&self) -> AllocationIdentity {
-        AllocationIdentity::new(self.binding.identity(), self.generation)
+        self.record().identity()
     }
 
     /// The binding it was allocated through, or a clone of it.
@@ -85,31 +55,31 @@ impl BoundAllocation {
     /// ```
     #[must_use]
     pub const fn binding(&self) -> &MemoryBinding {
-        &self.binding
+        &self.record().binding
     }
 
     /// The very pointer that the allocator returned.
     #[must_use]
     pub const fn as_ptr(&self) -> NonNull<u8> {
-        self.pointer
+        self.record().pointer
     }
 
     /// Its size in bytes, as asked for.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.bytes
+        self.record().bytes
     }
 
     /// Whether its size is zero.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.len() == 0
     }
 
     /// Its alignment in bytes, as asked for.
     #[must_use]
     pub const fn alignment(&self) -> usize {
-        self.alignment
+        self.record().alignment
     }
 
     /// A part of it, to be looked at with [`MemoryBinding::with_view`]. Empty views are allowed, at the end too.
@@ -122,17 +92,40 @@ impl BoundAllocation {
     ///
     /// # Progress
     ///
-    /// Wait-free: two read-modify-writes. Not counted as an operation.
+    /// Wait-free: one read-modify-write. Not counted as an operation.
     pub fn view(&self, offset: usize, bytes: usize) -> Result<BoundMemoryView, BindingError> {
         let end = offset.saturating_add(bytes);
-        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
-            return Err(BindingError::ViewOutOfBounds { offset, end, allocation_bytes: self.bytes });
+        if offset.checked_add(bytes).is_none_or(|end| end > self.len()) {
+            return Err(BindingError::ViewOutOfBounds { offset, end, allocation_bytes: self.len() });
         }
-        self.binding.mechanism().active("making a view")?;
-        if !self.record.is_live() {
-            return Err(BindingError::StaleAllocation(self.identity()));
-        }
+        self.binding().mechanism().active("making a view")?;
+        self.live()?;
         Ok(BoundMemoryView::new(self, offset, bytes))
+    }
+
+    /// Refuses metadata that is stale.
+    #[inline]
+    pub(super) fn live(&self) -> Result<(), BindingError> {
+        if self.record().is_live() { Ok(()) } else { Err(BindingError::StaleAllocation(self.identity())) }
+    }
+
+    /// Live → queued.
+    ///
+    /// Stale metadata touches no stripe. Nobody else can take this step, since the caller owns the metadata; so the stripe decides, and a
+    /// refusal leaves nothing to undo.
+    #[inline]
+    pub(super) fn queue(&mut self) -> Result<(), BindingError> {
+        const OPERATION: &str = "release";
+        let mechanism = self.binding().mechanism();
+        let phase = mechanism.phase();
+        if !matches!(phase, MechanismLifecycle::Active | MechanismLifecycle::Retired) {
+            return Err(mechanism.refusal(phase, OPERATION));
+        }
+        self.live()?;
+        gate!(Releasing);
+        mechanism.pins.queue(self.record().home).map_err(|refused| mechanism.refused(refused, OPERATION))?;
+        self.record().step_to(State::Queued);
+        Ok(())
     }
 }
 
@@ -141,10 +134,10 @@ impl fmt::Debug for BoundAllocation {
         formatter
             .debug_struct("BoundAllocation")
             .field("identity", &self.identity())
-            .field("pointer", &self.pointer)
-            .field("bytes", &self.bytes)
-            .field("alignment", &self.alignment)
-            .field("live", &self.record.is_live())
-            .finish_non_exhaustive()
+            .field("pointer", &self.as_ptr())
+            .field("bytes", &self.len())
+            .field("alignment", &self.alignment())
+            .field("state", &self.record().state())
+            .finish()
     }
 }

@@ -3,21 +3,21 @@
 //! | operation | progress | cost, beside the user's own code |
 //! | --- | --- | --- |
 //! | [`MemoryBinding::clone`], drop | wait-free | one RMW on the caller's stripe |
-//! | [`MemoryBinding::allocate`] | wait-free | three RMWs on the caller's stripe, one record |
+//! | [`MemoryBinding::allocate`], [`MemoryBinding::adopt_allocation`] | wait-free | three RMWs on the caller's stripe, one record |
 //! | [`MemoryBinding::with_view`] | wait-free | two RMWs on the caller's stripe |
-//! | [`MemoryBinding::release`] | wait-free; if retained lock-free | an RMW each of the record's word and of its reference count, two of the home stripe, one of the caller's |
+//! | [`MemoryBinding::release`] | wait-free; if retained lock-free | two RMWs on the home stripe, one on the caller's |
 
 use super::{
-    allocation::{BoundAllocation, Record},
-    release::ExplicitReleaseError,
+    allocation::BoundAllocation,
+    owning::OwningAllocation,
+    record::Record,
     view::{BoundMemoryView, ValidatedMemoryView},
 };
 use crate::{
     contract::{AllocationGeneration, BindingIdentity, MechanismSnapshot, QuarantinedAllocation},
     error::BindingError,
     mechanism::{Hold, Mechanism},
-    primitives::{identity, pins::Operation},
-    sync::Arc,
+    primitives::{counted::Counted, identity, pins::Operation},
 };
 use std::{fmt, ptr::NonNull};
 
@@ -74,13 +74,21 @@ impl MemoryBinding {
         self.mechanism().names.binding(self.number)
     }
 
+    /// Whether `other` is this binding, or a clone of it.
+    #[inline(always)]
+    pub(super) const fn owns(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+
     /// Refuses metadata of another binding.
     #[inline]
     pub(super) fn own(&self, other: &Self) -> Result<(), BindingError> {
-        if self.number == other.number {
-            return Ok(());
-        }
-        Err(BindingError::BindingMismatch { expected: self.identity().id(), actual: other.identity().id() })
+        if self.owns(other) { Ok(()) } else { Err(self.mismatch(other)) }
+    }
+
+    #[cold]
+    pub(super) fn mismatch(&self, other: &Self) -> BindingError {
+        BindingError::BindingMismatch { expected: self.identity().id(), actual: other.identity().id() }
     }
 
     /// Allocates `bytes` bytes at alignment `align` (in bytes), passing both to the allocator as they are.
@@ -99,53 +107,63 @@ impl MemoryBinding {
     /// # Progress
     ///
     /// Wait-free, the allocator and the process heap excepted.
+    #[inline]
     pub fn allocate(&self, bytes: usize, align: usize) -> Result<BoundAllocation, BindingError> {
         let operation = self.mechanism().enter("allocation")?;
         let pointer = self.hold.allocator().allocate(bytes, align)?;
-        match identity::issue() {
-            Ok(generation) => Ok(self.record(operation, AllocationGeneration::from_number(generation), pointer, bytes, align)),
-            Err(identity::Exhausted) => {
-                // SAFETY: just made by this allocator, with these values, and nobody else knows of it.
-                unsafe { self.hold.allocator().deallocate(pointer, bytes, align) };
-                Err(BindingError::IdentityExhausted)
-            }
-        }
+        // SAFETY: just made by this binding's allocator, with these values, and nobody else knows of it.
+        unsafe { self.issued(operation, pointer, bytes, align) }
     }
 
-    /// Ends `operation` by recording what it has made.
+    /// Ends `operation` by recording what it has made; gives that back if no identity is left.
+    ///
+    /// # Safety
+    ///
+    /// This binding's allocator has made the memory with these values, it is live, and nobody else knows of it.
     #[inline]
-    fn record(
+    pub(super) unsafe fn issued(
         &self,
         operation: Operation<'_>,
-        generation: AllocationGeneration,
         pointer: NonNull<u8>,
         bytes: usize,
-        alignment: usize,
-    ) -> BoundAllocation {
-        let record = Arc::new(Record::new(operation.record()));
-        BoundAllocation { binding: self.clone(), record, generation, pointer, bytes, alignment }
+        align: usize,
+    ) -> Result<BoundAllocation, BindingError> {
+        self.record(operation, pointer, bytes, align).inspect_err(|_| {
+            // SAFETY: as the caller says.
+            unsafe { self.hold.allocator().deallocate(pointer, bytes, align) }
+        })
     }
 
-    /// Gives an allocation back to the allocator it came from, on this thread, whatever has been selected, retired or removed since.
+    /// Takes over memory that this binding's mechanism has made: from now on it is as if allocated through this binding. Calls no
+    /// allocator.
+    ///
+    /// # Safety
+    ///
+    /// The allocator of this binding's own mechanism made the memory at `ptr`, with precisely this size and alignment, and it
+    /// is live; nobody else owns or has recorded it; the allocator's `release` accepts these three values.
     ///
     /// # Errors
     ///
-    /// [`ExplicitReleaseError`] hands the allocation back. Its [`error`](ExplicitReleaseError::error) is
-    /// [`BindingError::DeviceLost`] or [`BindingError::InactiveMechanism`] unless the mechanism is Active or Retired;
-    /// [`BindingError::BindingMismatch`] if the allocation is of another binding; [`BindingError::StaleAllocation`] if it
-    /// was released before; [`BindingError::IdentityExhausted`] if too many releases are pending or retained; in all these
-    /// cases nothing was done. [`BindingError::ReleaseQuarantined`] if the allocator did not complete the release: the
-    /// ownership is retained in the quarantine, and the metadata handed back is stale.
-    ///
-    /// # Panics
-    ///
-    /// If the allocator does; the ownership is retained then.
+    /// [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`] unless the mechanism is Active;
+    /// [`BindingError::IdentityExhausted`] if a counter is full or no identity is left. The memory stays the caller's.
     ///
     /// # Progress
     ///
-    /// Wait-free, the allocator excepted; lock-free where ownership is retained.
-    pub fn release(&self, allocation: BoundAllocation) -> Result<(), ExplicitReleaseError> {
-        self.release_now(allocation)
+    /// Wait-free, the process heap excepted.
+    pub unsafe fn adopt_allocation(&self, ptr: NonNull<u8>, bytes: usize, align: usize) -> Result<OwningAllocation, BindingError> {
+        let operation = self.mechanism().enter("adopting an allocation")?;
+        self.record(operation, ptr, bytes, align).map(OwningAllocation::new)
+    }
+
+    /// Ends `operation` by recording an allocation, if an identity is left.
+    #[inline]
+    fn record(&self, operation: Operation<'_>, pointer: NonNull<u8>, bytes: usize, align: usize) -> Result<BoundAllocation, BindingError> {
+        let Ok(generation) = identity::issue() else { return Err(BindingError::IdentityExhausted) };
+        let home = operation.home();
+        let binding = Self { hold: self.hold.beside(home), number: self.number };
+        let record = Counted::new(Record::new(binding, AllocationGeneration::from_number(generation), pointer, bytes, align, home));
+        operation.record();
+        Ok(BoundAllocation(record))
     }
 
     /// What the mechanism retains, in no particular order. Answers in every lifecycle, also after removal.
@@ -194,8 +212,8 @@ impl MemoryBinding {
     #[inline]
     pub fn with_view<R>(&self, view: &BoundMemoryView, operation: impl FnOnce(ValidatedMemoryView) -> R) -> Result<R, BindingError> {
         let _counted = self.mechanism().enter("looking at a view")?;
-        self.own(&view.binding)?;
-        if !view.record.is_live() {
+        self.own(view.binding())?;
+        if !view.record.get().is_live() {
             return Err(BindingError::StaleAllocation(view.allocation_identity()));
         }
         Ok(operation(view.part))

@@ -1,56 +1,44 @@
 //! A part of an allocation, to be looked at through its binding.
 
-use super::{
-    allocation::{BoundAllocation, Record},
-    binding::MemoryBinding,
-};
-use crate::{
-    contract::{AllocationGeneration, AllocationIdentity},
-    sync::Arc,
-};
+use super::{allocation::BoundAllocation, binding::MemoryBinding, record::Record};
+use crate::{contract::AllocationIdentity, primitives::counted::Counted};
 use std::{fmt, ptr::NonNull};
 
 /// A part of an allocation. It doesn't reveal its address: [`MemoryBinding::with_view`] does, to a closure.
 ///
 /// It keeps allocator, authority and provider context alive, but not the allocation: that may be released from elsewhere, even while a
-/// closure is looking at it.
-#[derive(Clone)]
+/// closure is looking at it. An [`OwnedView`](crate::OwnedView) keeps it from its owner's release.
 pub struct BoundMemoryView {
-    pub(super) binding: MemoryBinding,
-    pub(super) record: Arc<Record>,
-    generation: AllocationGeneration,
+    pub(super) record: Counted<Record>,
     pub(super) part: ValidatedMemoryView,
 }
 
-// SAFETY: the pointer is an address to hand on; nothing here reads or writes through it.
-unsafe impl Send for BoundMemoryView {}
-// SAFETY: as above.
-unsafe impl Sync for BoundMemoryView {}
+impl Clone for BoundMemoryView {
+    fn clone(&self) -> Self {
+        Self { record: self.record.clone(), part: self.part }
+    }
+}
 
 impl BoundMemoryView {
     /// The caller has checked that the part lies within the allocation.
     pub(super) fn new(allocation: &BoundAllocation, offset: usize, bytes: usize) -> Self {
+        let start = allocation.as_ptr();
         // Wrapping, since a device's address need not be of an object that this process can reach. Null only if the allocator has claimed
         // memory up to the end of the address space; an empty view of its end is all that can be there.
-        let pointer = NonNull::new(allocation.pointer.as_ptr().wrapping_add(offset)).unwrap_or(allocation.pointer);
-        Self {
-            binding: allocation.binding.clone(),
-            record: Arc::clone(&allocation.record),
-            generation: allocation.generation,
-            part: ValidatedMemoryView { pointer, bytes },
-        }
+        let pointer = NonNull::new(start.as_ptr().wrapping_add(offset)).unwrap_or(start);
+        Self { record: allocation.0.clone(), part: ValidatedMemoryView { pointer, bytes } }
     }
 
     /// The binding its allocation was made with, or a clone of it.
     #[must_use]
     pub const fn binding(&self) -> &MemoryBinding {
-        &self.binding
+        &self.record.get().binding
     }
 
     /// Names the allocation that it is a part of.
     #[must_use]
     pub const fn allocation_identity(&self) -> AllocationIdentity {
-        AllocationIdentity::new(self.binding.identity(), self.generation)
+        self.record.get().identity()
     }
 
     /// Its size in bytes.

@@ -24,7 +24,7 @@ use crate::{
     primitives::{
         Candidate, Liveness, MechanismLifecycle,
         liveness::{Life, Lifecycle, Step},
-        pins::{Close, Closed, Left, Operation, Pins, Refused},
+        pins::{Close, Closed, Home, Left, Operation, Pins, Refused},
         table::Tagged,
     },
     sync::{Arc, UnsafeCell, epoch, gate, lane},
@@ -270,6 +270,13 @@ impl Hold {
     pub(crate) fn acquire(mechanism: &Mechanism) -> Result<Self, Closed> {
         mechanism.pins.acquire(lane::current())?;
         Ok(Self(NonNull::from(mechanism)))
+    }
+
+    /// As a clone, counted where the caller has begun an operation.
+    #[inline]
+    pub(crate) fn beside(&self, home: Home) -> Self {
+        self.mechanism().pins.derive_at(home);
+        Self(self.0)
     }
 
     #[inline(always)]

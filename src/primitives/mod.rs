@@ -7,10 +7,12 @@
 //! | [`pins`] | who is using something, striped | a stripe's two words, then one central word |
 //! | [`table`] | token → entry | an entry's pointer; an occupancy word |
 //! | [`use_count`] | uses of something removable | one word |
+//! | [`counted`] | a shared value with one count | one word |
 //! | [`once`] | a value written at most once | one pointer |
 //! | [`identity`] | numbers issued once | one counter, in blocks |
 //! | [`lane`] | a small number per living thread | an occupancy word |
 
+pub mod counted;
 pub mod identity;
 pub mod lane;
 pub mod liveness;

@@ -24,7 +24,7 @@
 //! | operation | progress | cost |
 //! | --- | --- | --- |
 //! | [`Pins::enter`], [`Operation`]'s end, [`Operation::record`], [`Pins::queue`], [`Pins::settle`] | wait-free | one RMW on one stripe; a refusal two |
-//! | [`Pins::acquire`], [`Pins::derive`], [`Pins::release`] | wait-free | one RMW on the caller's stripe; after closing a second one on the central word |
+//! | [`Pins::acquire`], [`Pins::derive`], [`Pins::derive_at`], [`Pins::release`] | wait-free | one RMW on the caller's stripe; after closing a second one on the central word |
 //! | [`Pins::close_admission`], [`Pins::close_handles`] | wait-free | one RMW per stripe |
 //! | [`Pins::totals`] | wait-free | one load per stripe |
 //!
@@ -237,8 +237,14 @@ impl Pins {
     /// Counts a handle beside one that the caller holds.
     #[inline]
     pub fn derive(&self, lane: usize) {
+        self.derive_at(self.home(lane));
+    }
+
+    /// The same on the stripe of an operation or a record.
+    #[inline]
+    pub fn derive_at(&self, home: Home) {
         // Relaxed: the caller's own handle keeps the resources, whatever order others see.
-        let before = self.stripe(self.home(lane)).handles.fetch_add(HANDLE, Relaxed);
+        let before = self.stripe(home).handles.fetch_add(HANDLE, Relaxed);
         if before & CLOSED != 0 {
             self.derive_closed();
         } else if before > HANDLE_LIMIT {
@@ -316,14 +322,18 @@ fn overflow() -> ! {
 }
 
 impl Operation<'_> {
-    /// Ends the operation by recording what it made: operation → live, in one step.
+    /// Where it began, and where it ends.
     #[inline]
-    pub fn record(self) -> Home {
-        let home = self.home;
+    pub fn home(&self) -> Home {
+        self.home
+    }
+
+    /// Ends the operation by recording what it made, at its home: operation → live, in one step.
+    #[inline]
+    pub fn record(self) {
         // Release: what was made happens-before whatever finds it counted. Pairs with `totals`.
-        self.pins.stripe(home).admission.fetch_add(LIVE.wrapping_sub(OPERATION), Release);
+        self.pins.stripe(self.home).admission.fetch_add(LIVE.wrapping_sub(OPERATION), Release);
         std::mem::forget(self);
-        home
     }
 }
 

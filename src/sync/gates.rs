@@ -35,8 +35,8 @@ pub enum Step {
     Found,
     /// Beginning an operation: the word said Active, the stripe is unchanged.
     Admitting,
-    /// Preparing a release: the record is won, the home stripe is unchanged.
-    RecordWon,
+    /// Preparing a release: the record was found live, the home stripe is unchanged.
+    Releasing,
 }
 
 type Armed = (Step, Box<dyn FnOnce()>);

@@ -5,7 +5,7 @@ use liveslot_gated::{
     AllocationReleaseState, BindingError, BoundAllocation,
     MechanismLifecycle::{Retired, Terminated},
     MemoryBinding, RegisteredMechanism,
-    internals::gates::Step::{Lost, RecordWon},
+    internals::gates::Step::{Lost, Releasing},
 };
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
@@ -29,7 +29,7 @@ fn counts(site: &Site, m: RegisteredMechanism) -> [usize; 4] {
 fn a_retirement_lets_a_release_go_on() {
     let (site, m, calls, binding, allocation) = allocation();
     let retiring = site.clone();
-    at(RecordWon, move || {
+    at(Releasing, move || {
         retiring.retire(m);
         inactive(retiring.registry.remove(m), Retired);
     });
@@ -46,7 +46,7 @@ fn a_loss_gives_an_uncounted_release_back() {
     let (site, m, calls, binding, allocation) = allocation();
     let identity = allocation.identity();
     let losing = site.clone();
-    at(RecordWon, move || losing.lose());
+    at(Releasing, move || losing.lose());
     let refused = binding.release(allocation).unwrap_err();
     assert!(matches!(refused.error(), BindingError::DeviceLost { .. }), "{refused:?}");
     assert_eq!((refused.is_quarantined(), refused.state()), (false, AllocationReleaseState::Live));
@@ -56,12 +56,12 @@ fn a_loss_gives_an_uncounted_release_back() {
     all_steps_were_reached();
 }
 
-/// R39, R136: what is won and not counted is live: the end of the context can be confirmed, and then nothing is recorded any more.
+/// R39, R136: what is about to be queued is live: the end of the context can be confirmed, and then nothing is recorded any more.
 #[test]
 fn the_end_of_a_context_writes_an_uncounted_release_off() {
     let (site, m, calls, binding, allocation) = allocation();
     let ending = site.clone();
-    at(RecordWon, move || {
+    at(Releasing, move || {
         ending.lose();
         ending.registry.confirm_context_terminated(ending.context).unwrap();
         assert_eq!(counts(&ending, m), [0, 0, 0, 0]);
@@ -82,7 +82,7 @@ fn a_release_counted_during_a_loss_is_retained() {
     crate::support::watched(|| {
         let (site, m, calls, binding, allocation) = allocation();
         let losing = site.clone();
-        let loss = Meanwhile::at(RecordWon, Lost, move || losing.lose(), || {});
+        let loss = Meanwhile::at(Releasing, Lost, move || losing.lose(), || {});
         let retained = binding.release(allocation).unwrap_err();
         assert!(retained.is_quarantined());
         assert_eq!(retained.state(), AllocationReleaseState::DeviceLost);
@@ -95,16 +95,14 @@ fn a_release_counted_during_a_loss_is_retained() {
     });
 }
 
-/// R64: metadata is stale from the moment that its release is won.
+/// R64: metadata is not stale before its release is counted: a loss may still give it back.
 #[test]
-fn metadata_is_stale_as_soon_as_its_release_is_won() {
+fn metadata_is_live_until_its_release_is_counted() {
     let (_, _, _, binding, allocation) = allocation();
     let view = allocation.view(0, 8).unwrap();
-    let looking = binding.clone();
-    at(RecordWon, move || {
-        let refused = looking.with_view(&view, |_| panic!("looked at"));
-        assert!(matches!(refused, Err(BindingError::StaleAllocation(_))), "{refused:?}");
-    });
+    let (looking, seen) = (binding.clone(), view.clone());
+    at(Releasing, move || assert_eq!(looking.with_view(&seen, |view| view.len()).unwrap(), 8));
     binding.release(allocation).unwrap();
+    assert!(matches!(binding.with_view(&view, |_| panic!("looked at")), Err(BindingError::StaleAllocation(_))));
     all_steps_were_reached();
 }
