@@ -167,22 +167,14 @@ impl MemoryBinding {
     #[inline]
     pub fn release(&self, allocation: BoundAllocation) -> Result<(), ExplicitReleaseError> {
         let mut request = self.prepare_release(allocation)?;
-        let outcome = request.conclude();
-        match outcome.residual() {
-            None => Ok(()),
-            Some(residual) => Err(retained(residual, outcome, request.into_metadata())),
-        }
+        request.conclude(|_| ()).map_err(|outcome| retained(outcome, request.into_metadata()))
     }
 }
 
 #[cold]
-fn retained(residual: ResidualOwnership, outcome: AllocationReleaseOutcome, allocation: BoundAllocation) -> ExplicitReleaseError {
-    let error = BindingError::ReleaseQuarantined {
-        identity: allocation.identity(),
-        state: residual.state,
-        reason: residual.reason,
-        retained_bytes: residual.retained_bytes,
-    };
+fn retained(outcome: AllocationReleaseOutcome, allocation: BoundAllocation) -> ExplicitReleaseError {
+    let ResidualOwnership { state, reason, retained_bytes, .. } = outcome.residual().expect("a release is complete or quarantined");
+    let error = BindingError::ReleaseQuarantined { identity: allocation.identity(), state, reason, retained_bytes };
     ExplicitReleaseError::new(error, Some(outcome), allocation)
 }
 
@@ -274,7 +266,7 @@ impl PreparedAllocationRelease {
     ///
     /// Wait-free, the allocator excepted; lock-free where ownership is retained.
     pub fn execute(mut self) -> AllocationReleaseOutcome {
-        self.conclude()
+        self.conclude(|accounting| AllocationReleaseOutcome::complete(*accounting)).unwrap_or_else(|retained| retained)
     }
 
     /// Retains the ownership because the device is lost, whether or not the registry has been told. Calls no allocator.
@@ -295,30 +287,32 @@ impl PreparedAllocationRelease {
         self.0.retain(AllocationReleaseState::Quarantined, reason)
     }
 
+    /// Asks the allocator, if the lifecycle still allows it, and settles by the answer: what `complete` makes of it, or else the outcome.
+    ///
+    /// The allocator has just written its answer piece by piece; to load it as a whole would stall for several nanoseconds. So whoever
+    /// doesn't need the accounting doesn't touch it.
     #[inline]
-    fn conclude(&mut self) -> AllocationReleaseOutcome {
-        let allocation = &self.0;
-        let outcome = match allocation.binding().mechanism().phase() {
+    fn conclude<R>(&mut self, complete: impl FnOnce(&ReleaseAccounting) -> R) -> Result<R, AllocationReleaseOutcome> {
+        let allocation = &mut self.0;
+        let mechanism = allocation.binding().mechanism();
+        match mechanism.phase() {
             MechanismLifecycle::Active | MechanismLifecycle::Retired => {
+                let allocator = allocation.binding().hold().allocator();
                 // SAFETY: made by this allocator with these values; this is the only right to release it, and unwinding retains it.
-                match unsafe { self.allocator().release(allocation.as_ptr(), allocation.len(), allocation.alignment()) } {
-                    AllocationReleaseOutcome::Failed { .. } => {
-                        allocation.retained(AllocationReleaseState::Quarantined, QuarantineReason::AllocatorRefused)
+                match unsafe { allocator.release(allocation.as_ptr(), allocation.len(), allocation.alignment()) } {
+                    AllocationReleaseOutcome::Complete { ref accounting } => {
+                        allocation.record().step_to(State::Gone);
+                        mechanism.pins.settle(allocation.record().home);
+                        Ok(complete(accounting))
                     }
-                    AllocationReleaseOutcome::Quarantined { accounting, residual } => {
-                        let (address, align) = (allocation.exposed_address(), allocation.alignment());
-                        AllocationReleaseOutcome::quarantined(accounting, ResidualOwnership { address, align, ..residual })
-                    }
-                    complete @ AllocationReleaseOutcome::Complete { .. } => complete,
+                    incomplete => Err(allocation.retain_residual(incomplete)),
                 }
             }
-            MechanismLifecycle::DeviceLost => allocation.retained(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost),
+            MechanismLifecycle::DeviceLost => Err(allocation.retain(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost)),
             MechanismLifecycle::Terminated => {
-                allocation.retained(AllocationReleaseState::Quarantined, QuarantineReason::MechanismTerminated)
+                Err(allocation.retain(AllocationReleaseState::Quarantined, QuarantineReason::MechanismTerminated))
             }
-        };
-        self.0.settle(&outcome);
-        outcome
+        }
     }
 
     /// The metadata of a request that has ended.
@@ -355,28 +349,21 @@ impl BoundAllocation {
     /// Queued → quarantined, with nothing released.
     #[cold]
     pub(super) fn retain(&mut self, state: AllocationReleaseState, reason: QuarantineReason) -> AllocationReleaseOutcome {
-        let outcome = self.retained(state, reason);
-        self.settle(&outcome);
-        outcome
-    }
-
-    /// Queued → gone, or quarantined.
-    #[inline]
-    fn settle(&mut self, outcome: &AllocationReleaseOutcome) {
-        let record = self.record();
-        record.step_to(State::Gone);
-        match outcome.residual() {
-            None => record.binding.mechanism().pins.settle(record.home),
-            Some(residual) => self.quarantine(residual),
-        }
-    }
-
-    /// The outcome when nothing was released.
-    #[cold]
-    fn retained(&self, state: AllocationReleaseState, reason: QuarantineReason) -> AllocationReleaseOutcome {
         let retained_bytes = self.len() as u64;
         let residual = ResidualOwnership { state, reason, retained_bytes, address: self.exposed_address(), align: self.alignment() };
+        self.quarantine(residual);
         AllocationReleaseOutcome::quarantined(ReleaseAccounting::eager(retained_bytes), residual)
+    }
+
+    /// Queued → quarantined, with what the allocator says that it has kept.
+    #[cold]
+    fn retain_residual(&mut self, outcome: AllocationReleaseOutcome) -> AllocationReleaseOutcome {
+        let AllocationReleaseOutcome::Quarantined { accounting, residual } = outcome else {
+            return self.retain(AllocationReleaseState::Quarantined, QuarantineReason::AllocatorRefused);
+        };
+        let residual = ResidualOwnership { address: self.exposed_address(), align: self.alignment(), ..residual };
+        self.quarantine(residual);
+        AllocationReleaseOutcome::quarantined(accounting, residual)
     }
 
     /// The address, for those who turn it back into a pointer to reclaim the memory by hand.
@@ -384,8 +371,8 @@ impl BoundAllocation {
         self.as_ptr().as_ptr().expose_provenance()
     }
 
-    #[cold]
-    fn quarantine(&self, residual: ResidualOwnership) {
+    fn quarantine(&mut self, residual: ResidualOwnership) {
+        self.record().step_to(State::Gone);
         self.binding().mechanism().quarantine.push(QuarantinedAllocation {
             identity: self.identity(),
             address: residual.address,

@@ -123,10 +123,12 @@ impl Mechanism {
         mechanism
     }
 
+    #[inline(always)]
     pub(crate) fn life(&self) -> Life {
         self.lifecycle.life()
     }
 
+    #[inline(always)]
     pub(crate) fn phase(&self) -> MechanismLifecycle {
         self.life().phase()
     }

@@ -128,7 +128,7 @@ impl Saw {
             }
             (error, allocation) => {
                 assert!(!quarantined);
-                assert!(format!("{allocation:?}").contains("live: true"), "refused, and the metadata is stale");
+                assert!(format!("{allocation:?}").contains("state: Live"), "refused, and the metadata is stale");
                 Release::Refused(error.into())
             }
         }
