@@ -49,7 +49,9 @@ mod admission {
         /// One thing recorded on stripe 0 of 2.
         fn recorded() -> Self {
             let mut state = Self::striped::<2>();
-            state.recorded = Some(state.pins.enter(0).unwrap().record());
+            let operation = state.pins.enter(0).unwrap();
+            state.recorded = Some(operation.home());
+            operation.record();
             state
         }
 
@@ -348,7 +350,9 @@ mod promise {
 
         fn recorded() -> Self {
             let mut state = Self::new();
-            state.recorded = Some(state.pins.enter(0).unwrap().record());
+            let operation = state.pins.enter(0).unwrap();
+            state.recorded = Some(operation.home());
+            operation.record();
             state
         }
 
