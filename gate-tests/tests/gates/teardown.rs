@@ -153,7 +153,7 @@ fn who_has_found_a_mechanism_delays_nothing() {
     }
 }
 
-/// R52: an allocator that the registry refuses is dropped before the call returns, and so is its use of context and authority.
+/// R11: an allocator that the registry refuses is dropped before the call returns, and so is its use of context and authority.
 #[test]
 fn a_refused_allocator_is_destroyed_at_once() {
     let site = Site::new();

@@ -1,15 +1,20 @@
-//! R27, R34, R37, R129–R136, R138, R147: allocations, releases and views against retirement, loss, confirmed end and removal.
+//! R27, R34, R37, R112, R129–R136, R138, R147: allocations, releases and views against retirement, loss, confirmed end and removal.
 
 use super::{
     rig::*,
     support::{race, race_at},
+    witness::*,
 };
 use liveslot_loom::{
-    AllocationReleaseState,
+    AllocationReleaseState, BindingRegistry,
     MechanismLifecycle::*,
-    QuarantineReason,
-    internals::atomic::{AtomicBool, Ordering::Relaxed},
+    QuarantineReason, RegisteredAuthority, RegisteredProviderContext,
+    internals::{
+        UnsafeCell,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
+use std::sync::Arc;
 
 const IDLE: [usize; 4] = [0, 0, 0, 0];
 const LIVE: [usize; 4] = [0, 1, 0, 0];
@@ -226,14 +231,14 @@ impl Timed {
     }
 }
 
-/// I3, R26: once a retirement has returned, though it found the step made, no call that starts later allocates.
+/// I3, R26, R112: once a retirement has returned, though it found the step made, no call that starts later allocates.
 #[test]
 fn allocate_and_a_stopped_retire_and_retire() {
     // Bound 3 takes 20 000 iterations in a placement.
     race_at(&[2], &ANY_OF_THREE, timed, &[Timed::allocate, |timed| timed.rig.retire(), |timed| timed.note(timed.rig.retire())], |_, _| ());
 }
 
-/// I3, R31: the same for a loss.
+/// I3, R31, R112: the same for a loss.
 #[test]
 fn allocate_and_a_stopped_invalidate_and_invalidate() {
     // Bound 3 takes 60 000 iterations in a placement.
@@ -244,4 +249,94 @@ fn allocate_and_a_stopped_invalidate_and_invalidate() {
         &[Timed::allocate, |timed| timed.rig.invalidate(), |timed| timed.note(timed.rig.invalidate())],
         |_, _| (),
     );
+}
+
+/// No mechanism is registered yet.
+struct Unregistered {
+    registry: BindingRegistry,
+    context: RegisteredProviderContext,
+    authority: RegisteredAuthority,
+    witness: Arc<Witness>,
+    device: Arc<Device>,
+}
+
+fn unregistered() -> Unregistered {
+    let registry = BindingRegistry::striped(1).unwrap();
+    let context = registry.register_provider_context(DEVICE, Arc::new(())).unwrap();
+    let authority = registry.register_authority(DEVICE, Arc::new(())).unwrap();
+    Unregistered { registry, context, authority, witness: Arc::default(), device: Device::new() }
+}
+
+impl Unregistered {
+    /// Makes the allocator too, which loom takes for a write of its cell.
+    fn register(&self) -> Saw {
+        let allocator = Allocator::new(true, &self.witness, &self.device);
+        self.registry.register_allocator(self.context, self.authority, allocator).unwrap();
+        Saw::Nothing
+    }
+
+    /// The allocator reads its cell.
+    fn bind_and_allocate(&self) -> Saw {
+        Saw::Allocated(self.registry.bind(DEVICE).and_then(|binding| binding.allocate(BYTES, 1)).map_err(Refusal::from))
+    }
+}
+
+/// R112: whoever binds what another thread has registered finds what that one did before, here the allocator that it has made.
+#[test]
+fn register_and_bind() {
+    race(unregistered, &[Unregistered::register, Unregistered::bind_and_allocate], |unregistered, mut saw| {
+        let allocated = saw.remove(1).allocated();
+        assert!(matches!(allocated, Ok(_) | Err(Refusal::Unselected)), "{allocated:?}");
+        assert_eq!(unregistered.witness.allocated(), usize::from(allocated.is_ok()));
+    });
+}
+
+/// Stands for what its user does with an allocation.
+struct Contents(UnsafeCell<bool>);
+
+// SAFETY: loom checks each access against every other.
+unsafe impl Sync for Contents {}
+
+impl Contents {
+    fn write(&self) {
+        // SAFETY: loom has just checked that nobody else looks.
+        self.0.with_mut(|written| unsafe { *written = true });
+    }
+
+    fn read(&self) -> bool {
+        // SAFETY: loom has just checked that nobody writes.
+        self.0.with(|written| unsafe { *written })
+    }
+}
+
+/// Active, with one live allocation, whose release will be refused.
+struct Used {
+    rig: Rig,
+    contents: Contents,
+}
+
+impl Used {
+    fn write_and_release(&self) -> Saw {
+        self.contents.write();
+        self.rig.release(0)
+    }
+
+    /// Looks at what the list names.
+    fn list_and_read(&self) -> Saw {
+        if !self.rig.registry.quarantined(self.rig.mechanism).unwrap().is_empty() {
+            assert!(self.contents.read());
+        }
+        Saw::Nothing
+    }
+}
+
+/// R95, R112: whoever finds an allocation in the quarantine finds what was done with it before its release.
+#[test]
+fn release_and_list() {
+    let used = || Used { rig: Rig::new(1, 1, false), contents: Contents(UnsafeCell::new(false)) };
+    race(used, &[Used::write_and_release, Used::list_and_read], |used, mut saw| {
+        let retained = Release::Retained(AllocationReleaseState::Quarantined, QuarantineReason::AllocatorRefused);
+        assert_eq!((saw.remove(0).released(), used.rig.snapshot().numbers()), (retained, RETAINED));
+        assert!(used.contents.read());
+    });
 }

@@ -239,7 +239,7 @@ pub fn churn() {
     world.ends();
 }
 
-/// R28 to R46, R130, R132, R134 to R136: the device is lost, its context ends when all calls have come back, what stood on it is removed, and the
+/// R28, R31, R36, R38, R42, R46, R130, R132, R134 to R136: the device is lost, its context ends when all calls have come back, what stood on it is removed, and the
 /// next mechanism takes its place.
 pub fn loss_and_recovery() {
     let world = World::new();
