@@ -75,7 +75,7 @@ fn a_later_loss_changes_nothing() {
     );
 }
 
-/// A retirement and a loss: the loss always makes its step, the retirement only before it; an observer sees no step back.
+/// R141: a retirement and a loss: the loss always makes its step, the retirement only before it; an observer sees no step back.
 #[test]
 fn a_retirement_never_undoes_a_loss() {
     let observe = |lifecycle: &Lifecycle| vec![Err(lifecycle.life().phase()), Err(lifecycle.life().phase())];

@@ -383,7 +383,7 @@ fn an_offer_takes_the_place_of_a_dead_selection() {
     outcomes(p_selected, &[offer_c2, retire_p], &["installed => C2@2", "installed => C2@3", "occupied => none@2"]);
 }
 
-/// A selection that is dead counts as absent also before it has been swept.
+/// R127: a selection that is dead counts as absent also before it has been swept.
 #[test]
 fn a_dead_selection_is_no_obstacle() {
     let end_p_and_offer_c2 = |state: &State| {

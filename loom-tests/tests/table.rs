@@ -244,7 +244,7 @@ fn insertions_get_different_places_in_a_new_chunk() {
     insertions_get_different_places(State::with_full_chunk);
 }
 
-/// R5: a place is used again, a tag is not: the token of what was removed finds nothing, and removes nothing.
+/// R16, R44: a place is used again, a tag is not: the token of what was removed finds nothing, and removes nothing.
 #[test]
 fn an_old_tag_finds_nothing_in_its_place() {
     fn replace(state: &State) -> Got {
