@@ -60,7 +60,10 @@ pub(crate) struct RwLockMap {
 }
 
 impl Peer for RwLockMap {
+    type Device = DeviceKey;
     type Binding = Option<Binding>;
+
+    const DEVICE: DeviceKey = DEVICE;
 
     fn build() -> Self {
         let choices = Choices::new();
@@ -93,7 +96,10 @@ pub(crate) struct DashMapPeer {
 }
 
 impl Peer for DashMapPeer {
+    type Device = DeviceKey;
     type Binding = Option<Binding>;
+
+    const DEVICE: DeviceKey = DEVICE;
 
     fn build() -> Self {
         let choices = Choices::new();
@@ -124,7 +130,10 @@ pub(crate) struct PapayaMap {
 }
 
 impl Peer for PapayaMap {
+    type Device = DeviceKey;
     type Binding = Option<Binding>;
+
+    const DEVICE: DeviceKey = DEVICE;
 
     fn build() -> Self {
         let choices = Choices::new();

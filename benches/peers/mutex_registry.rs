@@ -1,5 +1,10 @@
-//! A registry with the two lock classes of the crate that liveslot replaces: one mutex around the tables, one mutex per mechanism around its
-//! lifecycle, its counts and its records. Lock order: tables, then mechanism; no call holds both, and none holds one while the allocator runs.
+//! A lower bound of what mutexes cost: a registry with one mutex around the tables and one per mechanism around its lifecycle, its counts
+//! and its records, and with as little inside and beside them as possible. Lock order: tables, then mechanism; no call holds both, and
+//! none holds one while the allocator runs.
+//!
+//! It does less than liveslot and than the crate that liveslot replaces (`seed`): an allocation is an address and a number and keeps
+//! nothing alive, a released record is gone at once and never queued or quarantined, a release doesn't ask whether the mechanism still
+//! lives, and there are no views: an operation names its allocation itself. Its ratios are printed for information, without a target.
 //!
 //! Written to be fast for what it is: critical sections are a look-up or a few fields, nothing is formatted or copied inside, and the mutex is
 //! std's, which spins before it sleeps. `ratios` throws its rows away when a bind costs more than 25 uncontended read-modify-write pairs.
@@ -164,7 +169,10 @@ impl MutexRegistry {
 }
 
 impl Peer for MutexRegistry {
+    type Device = DeviceKey;
     type Binding = Option<Binding>;
+
+    const DEVICE: DeviceKey = DEVICE;
 
     fn build() -> Self {
         let registry = next_identity();

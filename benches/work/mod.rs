@@ -4,10 +4,10 @@
 //! whole costs a store-forwarding stall of about 6 ns, which would be the bench's and not the callee's. Each loop checks that its result is
 //! what it asked for, so that no row can measure errors.
 
-use crate::peers::{DEVICE, DashMapPeer, Liveslot, MutexRegistry, PapayaMap, Peer, RwLockMap};
+use crate::peers::{DashMapPeer, Liveslot, MutexRegistry, PapayaMap, Peer, RwLockMap, Seed};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_utils::CachePadded;
-use liveslot::{BoundAllocation, BoundMemoryView, DeviceKey, HostAllocator, MemoryBinding};
+use liveslot::{DeviceKey, HostAllocator};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ pub(crate) struct Fixture {
     dashmap: DashMapPeer,
     papaya: PapayaMap,
     mutex: MutexRegistry,
+    seed: Seed,
     _gap: Vec<u8>,
 }
 
@@ -44,6 +45,7 @@ impl Fixture {
             dashmap: Peer::build(),
             papaya: Peer::build(),
             mutex: Peer::build(),
+            seed: Peer::build(),
             _gap: gap,
         }
     }
@@ -92,7 +94,13 @@ pub(crate) mod name {
     pub(crate) const BIND: &str = "liveslot: bind(device)";
     pub(crate) const HANDLE_BIND: &str = "liveslot: DeviceHandle::bind";
     pub(crate) const WITH_VIEW: &str = "liveslot: with_view";
+    pub(crate) const ALLOCATION: &str = "liveslot: allocate and release";
+    pub(crate) const MALLOC: &str = "malloc and free";
+    pub(crate) const RECORD_MALLOC: &str = "malloc and free, 96 bytes";
     pub(crate) const MUTEX_BIND: &str = "mutex registry: bind";
+    pub(crate) const MUTEX_ALLOCATION: &str = "mutex registry: allocate and release";
+    pub(crate) const SEED_BIND: &str = "onnx-runtime-memory-api: bind";
+    pub(crate) const SEED_ALLOCATION: &str = "onnx-runtime-memory-api: allocate and release";
 }
 
 /// The questions, in the order of the tables.
@@ -125,6 +133,7 @@ pub(crate) const ROWS: &[Row] = &[
     row(BIND, "DashMap: bind", |f, _| bind(&f.dashmap)),
     row(BIND, "papaya: bind", |f, _| bind(&f.papaya)),
     row(BIND, name::MUTEX_BIND, |f, _| bind(&f.mutex)),
+    row(BIND, name::SEED_BIND, |f, _| bind(&f.seed)),
     beside(BIND_BESIDE_SELECT, "floor beside ArcSwap::swap", |f, _| floor(f), |f, _| swap(f)),
     beside(BIND_BESIDE_SELECT, "liveslot: bind(device) beside select", |f, _| bind(&f.liveslot), |f, _| select(&f.liveslot)),
     beside(BIND_BESIDE_SELECT, "liveslot: DeviceHandle::bind beside select", |f, _| handle_bind(&f.liveslot), |f, _| select(&f.liveslot)),
@@ -132,22 +141,27 @@ pub(crate) const ROWS: &[Row] = &[
     beside(BIND_BESIDE_SELECT, "DashMap: bind beside select", |f, _| bind(&f.dashmap), |f, _| select(&f.dashmap)),
     beside(BIND_BESIDE_SELECT, "papaya: bind beside select", |f, _| bind(&f.papaya), |f, _| select(&f.papaya)),
     beside(BIND_BESIDE_SELECT, "mutex registry: bind beside select", |f, _| bind(&f.mutex), |f, _| select(&f.mutex)),
+    beside(BIND_BESIDE_SELECT, "onnx-runtime-memory-api: bind beside select", |f, _| bind(&f.seed), |f, _| select(&f.seed)),
     row(SELECT, "ArcSwap::swap", |f, _| swap(f)),
     row(SELECT, "liveslot: select", |f, _| select(&f.liveslot)),
     row(SELECT, "RwLock<HashMap>: select", |f, _| select(&f.rwlock)),
     row(SELECT, "DashMap: select", |f, _| select(&f.dashmap)),
     row(SELECT, "papaya: select", |f, _| select(&f.papaya)),
     row(SELECT, "mutex registry: select", |f, _| select(&f.mutex)),
-    row(OPERATION, name::WITH_VIEW, |f, _| with_view(&f.liveslot)),
+    row(SELECT, "onnx-runtime-memory-api: select", |f, _| select(&f.seed)),
+    row(OPERATION, name::WITH_VIEW, |f, _| f.liveslot.with_view()),
     row(OPERATION, "mutex registry: with_allocation", |f, _| with_allocation(&f.mutex)),
-    row(ALLOCATION, "malloc and free", |_, _| malloc_and_free()),
-    row(ALLOCATION, "liveslot: allocate and release", |f, _| allocate_and_release(&f.liveslot)),
-    row(ALLOCATION, "mutex registry: allocate and release", |f, _| mutex_allocate_and_release(&f.mutex)),
+    row(OPERATION, "onnx-runtime-memory-api: with_view", |f, _| f.seed.with_view()),
+    row(ALLOCATION, name::MALLOC, |_, _| malloc_and_free(BYTES)),
+    row(ALLOCATION, name::RECORD_MALLOC, |_, _| malloc_and_free(RECORD_BYTES)),
+    row(ALLOCATION, name::ALLOCATION, |f, _| f.liveslot.allocate_and_release()),
+    row(ALLOCATION, name::MUTEX_ALLOCATION, |f, _| mutex_allocate_and_release(&f.mutex)),
+    row(ALLOCATION, name::SEED_ALLOCATION, |f, _| f.seed.allocate_and_release()),
     row(LIFE_CYCLE, "liveslot: register to remove", |f, thread| life_cycle(&f.liveslot, thread)),
 ];
 
 /// `once`, in a loop of its own.
-fn repeat<'f>(mut once: impl FnMut() + 'f) -> Work<'f> {
+pub(crate) fn repeat<'f>(mut once: impl FnMut() + 'f) -> Work<'f> {
     Box::new(move |times| {
         for _ in 0..times {
             once();
@@ -211,7 +225,7 @@ fn epoch_pin<'f>() -> Work<'f> {
 
 fn bind<P: Peer>(peer: &P) -> Work<'_> {
     // Hidden once, outside the loop: the compiler knows neither the key nor that it stays the same device.
-    let device = black_box(DEVICE);
+    let device = black_box(P::DEVICE);
     repeat(move || {
         let binding = peer.bind(device);
         assert!(P::is_bound(black_box(&binding)), "nothing selected");
@@ -229,7 +243,7 @@ fn select<P: Peer>(peer: &P) -> Work<'_> {
 
 /// Each thread has a handle of its own, as a worker would.
 fn handle_bind(liveslot: &Liveslot) -> Work<'_> {
-    let handle = liveslot.registry.device(DEVICE);
+    let handle = liveslot.registry.device(Liveslot::DEVICE);
     repeat(move || {
         let binding = handle.bind();
         assert!(black_box(&binding).is_ok(), "nothing selected");
@@ -244,48 +258,17 @@ fn bind_registered(liveslot: &Liveslot) -> Work<'_> {
     })
 }
 
-// Work on memory. Each thread has its own binding and allocations; the mechanism is the same.
+// Work on memory. Each thread has its own binding and allocations; the mechanism is the same. The loops of liveslot and of the crate that it
+// replaces are in `peers::drop_in`.
 
-const BYTES: usize = 64;
-const ALIGN: usize = 16;
-
-/// A live allocation with a view of it, given back at the end.
-struct Viewed {
-    binding: MemoryBinding,
-    view: BoundMemoryView,
-    allocation: Option<BoundAllocation>,
-}
-
-impl Viewed {
-    fn new(liveslot: &Liveslot) -> Self {
-        let binding = liveslot.registry.bind_registered(liveslot.mechanisms[0]).expect("a binding");
-        let allocation = binding.allocate(BYTES, ALIGN).expect("memory");
-        let view = allocation.view(0, BYTES).expect("a view");
-        Self { binding, view, allocation: Some(allocation) }
-    }
-}
-
-impl Drop for Viewed {
-    fn drop(&mut self) {
-        if let Some(allocation) = self.allocation.take() {
-            self.binding.release(allocation).expect("a release");
-        }
-    }
-}
-
-fn with_view(liveslot: &Liveslot) -> Work<'_> {
-    let viewed = Viewed::new(liveslot);
-    repeat(move || {
-        let seen = viewed.binding.with_view(&viewed.view, |view| {
-            black_box(view.as_ptr());
-        });
-        assert!(black_box(&seen).is_ok(), "a live view was refused");
-    })
-}
+pub(crate) const BYTES: usize = 64;
+pub(crate) const ALIGN: usize = 16;
+/// What a library spends at least when it makes a record of an allocation on the heap.
+const RECORD_BYTES: usize = 96;
 
 fn with_allocation(registry: &MutexRegistry) -> Work<'_> {
     // Never released: it goes with its registry's table, and its 64 bytes with the process.
-    let binding = registry.bind(DEVICE).expect("a binding");
+    let binding = registry.bind(MutexRegistry::DEVICE).expect("a binding");
     let allocation = binding.allocate(BYTES, ALIGN).expect("memory");
     repeat(move || {
         let seen = binding.with_allocation(&allocation, |address| {
@@ -295,18 +278,8 @@ fn with_allocation(registry: &MutexRegistry) -> Work<'_> {
     })
 }
 
-fn allocate_and_release(liveslot: &Liveslot) -> Work<'_> {
-    let binding = liveslot.registry.bind_registered(liveslot.mechanisms[0]).expect("a binding");
-    repeat(move || {
-        let allocation = binding.allocate(BYTES, ALIGN).expect("memory");
-        black_box(&allocation);
-        let released = binding.release(allocation);
-        assert!(black_box(&released).is_ok(), "a release was refused");
-    })
-}
-
 fn mutex_allocate_and_release(registry: &MutexRegistry) -> Work<'_> {
-    let binding = registry.bind(DEVICE).expect("a binding");
+    let binding = registry.bind(MutexRegistry::DEVICE).expect("a binding");
     repeat(move || {
         let allocation = binding.allocate(BYTES, ALIGN).expect("memory");
         black_box(&allocation);
@@ -314,8 +287,8 @@ fn mutex_allocate_and_release(registry: &MutexRegistry) -> Work<'_> {
     })
 }
 
-fn malloc_and_free<'f>() -> Work<'f> {
-    let layout = Layout::from_size_align(BYTES, ALIGN).expect("a layout");
+fn malloc_and_free<'f>(bytes: usize) -> Work<'f> {
+    let layout = Layout::from_size_align(bytes, ALIGN).expect("a layout");
     repeat(move || {
         // SAFETY: the layout has a size above zero.
         let address = unsafe { alloc(layout) };
