@@ -361,11 +361,11 @@ fn ratio(value: Option<f64>) -> String {
 }
 
 fn print_targets(targets: &[Target]) {
-    println!("\n{:<66} {:>6}  {:<14}  verdict", "targets", "value", "limit");
+    println!("\n{:<70} {:>6}  {:<14}  verdict", "targets", "value", "limit");
     for target in targets {
         let (relation, limit) = target.limit.parts();
         let limit = limit.map_or_else(String::new, |limit| format!("{limit:.2}"));
-        println!("{:<66} {}  {relation:<8} {limit:>5}  {}", target.what, ratio(target.value), target.verdict());
+        println!("{:<70} {}  {relation:<8} {limit:>5}  {}", target.what, ratio(target.value), target.verdict());
     }
 }
 

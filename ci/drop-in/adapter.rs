@@ -1,0 +1,3 @@
+//! liveslot under the name of the crate that it replaces.
+
+pub use liveslot::*;
