@@ -75,6 +75,12 @@ onnx-runtime-memory-api = { path = "$adapter" }
 EOF
 # The versions that were locked for this check; cargo drops from it what the workspace above doesn't use.
 cp ci/drop-in/Cargo.lock "$work/Cargo.lock"
+cd "$work"
+# A patch that doesn't apply is only a warning to cargo, and leaves the client with the replaced crate.
+if ! $control && ! cargo tree --package onnx-runtime-memory-governor --prefix none | grep "^liveslot " >/dev/null; then
+    echo "drop-in: the client was not given liveslot" >&2
+    exit 1
+fi
 
 # `suite PACKAGE SKIP...`: runs the package's tests but the skipped ones. Each of those has to exist.
 passed=0
@@ -86,7 +92,7 @@ suite() {
         echo "skipped: $skip"
         arguments+=(--skip "${skip%%|*}")
     done
-    (cd "$work" && cargo test --package "$package" -- --exact ${arguments[@]+"${arguments[@]}"}) | tee "$log"
+    cargo test --package "$package" -- --exact ${arguments[@]+"${arguments[@]}"} | tee "$log"
     filtered=$(sum filtered <"$log")
     if [[ $filtered -ne $# ]]; then
         echo "drop-in: $# tests of $package are to be skipped, $filtered were: the list names one that isn't there" >&2
@@ -104,5 +110,5 @@ sum() {
 suite onnx-runtime-memory-api ${api_skips[@]+"${api_skips[@]}"}
 suite onnx-runtime-memory-governor ${governor_skips[@]+"${governor_skips[@]}"}
 # Once through each of the bench's loops.
-(cd "$work" && cargo test --package onnx-runtime-memory-governor --bench large_alloc_cache)
+cargo test --package onnx-runtime-memory-governor --bench large_alloc_cache
 echo "drop-in: $subject, $passed passed, $skipped skipped"

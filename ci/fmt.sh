@@ -6,3 +6,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cargo fmt --all --check
 # Outside the workspace, hence not in --all.
 cargo fmt --check --manifest-path ci/loom-epoch/Cargo.toml
+cargo fmt --check --manifest-path ci/drop-in/Cargo.toml
