@@ -294,7 +294,7 @@ fn targets(results: &Results) -> Vec<Target> {
             let faster = results.ratio(seed, ours, threads);
             target(format!("onnx-runtime-memory-api to {what}, {label}"), faster, Limit::AtLeast(limit));
             let faster = results.ratio(mutex, ours, threads).filter(|_| results.mutex_is_honest());
-            target(format!("slim mutex registry to {what}, {label}"), faster, Limit::Nothing);
+            target(format!("mutex registry to {what}, {label}"), faster, Limit::Nothing);
         }
     }
     targets
