@@ -36,7 +36,7 @@ const DEVICES: [DeviceKey; 4] = [DEVICE, DeviceKey::device(0), DeviceKey::device
 
 /// A table of what is selected per device, as a hot thread and a control thread use it.
 pub(crate) trait Peer {
-    /// The peer's own type of [`DEVICE`]'s kind.
+    /// How the peer names a device.
     type Device: Copy;
     /// What a bind hands out. It lets go of the mechanism when it is dropped.
     type Binding;
