@@ -1,14 +1,18 @@
 //! What is known of each rule, and what is missing.
 
-use crate::naming::{RULES, Rule, named};
+use crate::{
+    document::Entries,
+    naming::{RULES, Rule, named},
+};
 use std::{collections::BTreeMap, fmt::Write};
 
 /// At least this many planted mistakes name a rule.
 const PLANTED: usize = 50;
 
-/// Tests, planted mistakes and excuses, by rule.
+/// What RULES.md says, tests, planted mistakes and excuses, by rule.
 #[derive(Debug, Default)]
 pub(crate) struct Coverage {
+    pub(crate) entries: Entries,
     pub(crate) tests: BTreeMap<Rule, Vec<String>>,
     pub(crate) plants: BTreeMap<Rule, Vec<String>>,
     pub(crate) excuses: BTreeMap<Rule, String>,
@@ -24,10 +28,15 @@ impl Coverage {
 
     /// What makes the run fail.
     pub(crate) fn complaints(&self) -> Vec<String> {
+        let entries = Rule::all().filter_map(|rule| match self.entries.get(&rule).map_or(0, Vec::len) {
+            0 => Some(format!("{rule} has no entry in RULES.md")),
+            1 => None,
+            several => Some(format!("{rule} has {several} entries in RULES.md")),
+        });
         let unexcused = self.open().filter(|rule| !self.excuses.contains_key(rule)).map(|rule| format!("{rule} is named by no test"));
         let stale = self.excuses.keys().filter(|rule| self.tests.contains_key(rule)).map(|rule| format!("{rule} is excused, and tested"));
         let few = (self.planted < PLANTED).then(|| format!("{} planted mistakes name a rule; at least {PLANTED} must", self.planted));
-        unexcused.chain(stale).chain(few).collect()
+        entries.chain(unexcused).chain(stale).chain(few).collect()
     }
 
     /// The lines about `rule`.
@@ -39,6 +48,9 @@ impl Coverage {
             Some(reason) => format!("{rule}: open: {reason}\n"),
             None => format!("{rule}: OPEN: no test names it\n"),
         };
+        for entry in self.entries.get(&rule).into_iter().flatten() {
+            writeln!(text, "    rule: {entry}").expect("a string takes everything");
+        }
         for test in tests {
             writeln!(text, "    {test}").expect("a string takes everything");
         }
@@ -96,10 +108,11 @@ mod tests {
         Rule::parse(text).unwrap()
     }
 
-    /// All but `open` are tested, and enough is planted.
+    /// All rules have their entry, all but `open` are tested, and enough is planted.
     fn all_but(open: &[&str]) -> Coverage {
         let tests = Rule::all().filter(|rule| !open.contains(&&*rule.to_string())).map(|rule| (rule, vec!["f t".into()])).collect();
-        Coverage { tests, planted: PLANTED, ..Coverage::default() }
+        let entries = Rule::all().map(|rule| (rule, vec![format!("as {rule} says")])).collect();
+        Coverage { entries, tests, planted: PLANTED, ..Coverage::default() }
     }
 
     #[test]
@@ -115,8 +128,16 @@ mod tests {
         coverage.excuses = excuses("# why\n\nR52: a leak is seen by the process alone\n").unwrap();
         assert_eq!(coverage.complaints(), ["R7 is named by no test"]);
         assert_eq!(coverage.summary(), "rules: 151 covered, 2 open, 50 planted");
-        assert_eq!(coverage.of(rule("R7")), "R7: OPEN: no test names it\n");
-        assert_eq!(coverage.of(rule("R52")), "R52: open: a leak is seen by the process alone\n");
+        assert_eq!(coverage.of(rule("R7")), "R7: OPEN: no test names it\n    rule: as R7 says\n");
+        assert_eq!(coverage.of(rule("R52")), "R52: open: a leak is seen by the process alone\n    rule: as R52 says\n");
+    }
+
+    #[test]
+    fn each_rule_has_one_entry() {
+        let mut coverage = all_but(&[]);
+        coverage.entries.remove(&rule("R7"));
+        coverage.entries.get_mut(&rule("R153")).unwrap().push("twice".into());
+        assert_eq!(coverage.complaints(), ["R7 has no entry in RULES.md", "R153 has 2 entries in RULES.md"]);
     }
 
     #[test]
@@ -136,7 +157,7 @@ mod tests {
     fn a_rule_is_listed_with_its_tests_and_plants() {
         let mut coverage = all_but(&[]);
         coverage.plants.insert(rule("R1"), vec!["p".into()]);
-        assert_eq!(coverage.of(rule("R1")), "R1: tests 1, planted 1\n    f t\n    planted: p\n");
+        assert_eq!(coverage.of(rule("R1")), "R1: tests 1, planted 1\n    rule: as R1 says\n    f t\n    planted: p\n");
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! Lists for each rule of the library's behaviour the tests whose doc comment names it and the planted mistakes whose `why:` does.
+//! Lists for each rule of the library's behaviour what RULES.md says of it, the tests whose doc comment names it and the planted mistakes
+//! whose `why:` does.
 //!
 //! Naming is a claim that a reviewer has to believe; what this adds is that no rule goes unclaimed. A rule that cannot be tested from
 //! outside has its reason in `ci/rules/excuses`. The last line is `rules: C covered, O open, P planted`, with P the planted mistakes
-//! that name a rule. The run fails when an open rule has no excuse, when a tested one has, and when few planted mistakes name any.
+//! that name a rule. The run fails when an open rule has no excuse, when a tested one has, when few planted mistakes name any,
+//! and when RULES.md has not exactly one entry for each rule.
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +14,7 @@ use std::{
 };
 
 mod coverage;
+mod document;
 mod naming;
 mod source;
 
@@ -99,10 +102,15 @@ fn read(root: &Path) -> Result<Coverage, String> {
         let name = Path::new(&path).file_stem().unwrap_or_default().to_string_lossy();
         add(&mut coverage.plants, rules, &name);
     }
-    let path = "ci/rules/excuses";
-    let text = fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))?;
-    coverage.excuses = coverage::excuses(&text).map_err(|error| format!("{path}: {error}"))?;
+    coverage.excuses = file(root, "ci/rules/excuses", coverage::excuses)?;
+    coverage.entries = file(root, "RULES.md", document::entries)?;
     Ok(coverage)
+}
+
+/// What `read` makes of the text of a file.
+fn file<T>(root: &Path, path: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
+    let text = fs::read_to_string(root.join(path)).map_err(|error| error.to_string());
+    text.and_then(|text| read(&text)).map_err(|error| format!("{path}: {error}"))
 }
 
 fn add(map: &mut BTreeMap<Rule, Vec<String>>, rules: impl IntoIterator<Item = Rule>, name: &str) {
