@@ -106,7 +106,12 @@ impl BoundAllocation {
     /// Refuses metadata that is stale.
     #[inline]
     pub(super) fn live(&self) -> Result<(), BindingError> {
-        if self.record().is_live() { Ok(()) } else { Err(BindingError::StaleAllocation(self.identity())) }
+        if self.record().is_live() { Ok(()) } else { Err(self.stale()) }
+    }
+
+    #[cold]
+    fn stale(&self) -> BindingError {
+        BindingError::StaleAllocation(self.identity())
     }
 
     /// Live → queued.

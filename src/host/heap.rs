@@ -24,18 +24,29 @@ use std::ptr::NonNull;
 pub struct HostAllocator;
 
 /// The layout that stands for a request of this size, which is never empty.
+#[inline(always)]
 fn layout(bytes: usize, align: usize) -> Result<Layout, LayoutError> {
     Layout::from_size_align(bytes.max(1), align)
 }
 
-/// The reason of a failure, or nothing where the heap has no room for the reason either: that must not abort.
-fn exhaustion() -> String {
+#[cold]
+fn invalid(bytes: usize) -> MemoryError {
+    MemoryError::InvalidRequest {
+        tier: Tier::Host.name(),
+        requested: bytes as u64,
+        reason: "the alignment must be a power of two, and the size rounded up to it must not exceed isize::MAX",
+    }
+}
+
+#[cold]
+fn exhausted(bytes: usize) -> MemoryError {
     const REASON: &str = "the process heap has no such block; release memory or ask for less";
+    // Without a reason where the heap has no room for the reason either: that must not abort.
     let mut reason = String::new();
     if reason.try_reserve_exact(REASON.len()).is_ok() {
         reason.push_str(REASON);
     }
-    reason
+    MemoryError::AllocationFailed { tier: Tier::Host.name(), requested: bytes as u64, reason }
 }
 
 impl DeviceAllocator for HostAllocator {
@@ -46,16 +57,9 @@ impl DeviceAllocator for HostAllocator {
     /// [`MemoryError::InvalidRequest`] if `align` is no power of two, or if `bytes` rounded up to it exceeds
     /// `isize::MAX`; [`MemoryError::AllocationFailed`] if the heap has no such block.
     fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {
-        let tier = Tier::Host.name();
-        let requested = bytes as u64;
-        let layout = layout(bytes, align).map_err(|_| MemoryError::InvalidRequest {
-            tier,
-            requested,
-            reason: "the alignment must be a power of two, and the size rounded up to it must not exceed isize::MAX",
-        })?;
+        let layout = layout(bytes, align).map_err(|_| invalid(bytes))?;
         // SAFETY: the layout has at least one byte.
-        let ptr = unsafe { alloc::alloc(layout) };
-        NonNull::new(ptr).ok_or_else(|| MemoryError::AllocationFailed { tier, requested, reason: exhaustion() })
+        NonNull::new(unsafe { alloc::alloc(layout) }).ok_or_else(|| exhausted(bytes))
     }
 
     /// Gives the memory back to the heap. A size and alignment that `allocate` would have refused do nothing.

@@ -120,7 +120,10 @@ struct Stripe {
 
 #[derive(Debug)]
 pub struct Pins {
+    /// A power of two of them.
     stripes: Box<[CachePadded<Stripe>]>,
+    /// One less than there are stripes.
+    mask: usize,
     /// Handles counted since closing, and those that closing has moved here; above a bias until it has.
     central: CachePadded<AtomicI64>,
 }
@@ -142,18 +145,18 @@ impl Pins {
     pub fn new(stripes: usize) -> Self {
         assert!(stripes.is_power_of_two() && stripes <= MOST_STRIPES);
         let stripe = |_| CachePadded::new(Stripe { admission: AtomicU64::new(0), handles: AtomicI64::new(0) });
-        Self { stripes: (0..stripes).map(stripe).collect(), central: CachePadded::new(AtomicI64::new(BIAS)) }
+        Self { stripes: (0..stripes).map(stripe).collect(), mask: stripes - 1, central: CachePadded::new(AtomicI64::new(BIAS)) }
     }
 
     #[inline(always)]
     fn home(&self, lane: usize) -> Home {
-        Home(lane & (self.stripes.len() - 1))
+        Home(lane & self.mask)
     }
 
     #[inline(always)]
     fn stripe(&self, home: Home) -> &Stripe {
-        // The mask again, so that no bounds check is left on the hot path.
-        &self.stripes[home.0 & (self.stripes.len() - 1)]
+        // SAFETY: whichever pins the home is of, the masked number is below the number of stripes: `new` says so, and neither changes.
+        unsafe { self.stripes.get_unchecked(home.0 & self.mask) }
     }
 
     /// Begins an operation, on the stripe of `lane`.
