@@ -65,6 +65,8 @@ pub use handles::{
     PreparedAllocationRelease, ValidatedMemoryView,
 };
 pub use host::HostAllocator;
+#[cfg(all(unix, feature = "virtual-memory"))]
+pub use host::VirtualMemory;
 pub use mechanism::teardown::suppressed_panics;
 pub use primitives::{Candidate, Liveness, MechanismLifecycle, Offer, Selected, SelectionSlot};
 pub use registry::{BindingRegistry, DeviceHandle, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext};

@@ -1,5 +1,10 @@
 //! Allocators that the library provides, over the real memory of the process.
 
 mod heap;
+// The records lie in mapped memory, as std's atomics: the test packages, whose atomics are a checker's, leave the feature off.
+#[cfg(all(unix, feature = "virtual-memory"))]
+mod virtual_memory;
 
 pub use self::heap::HostAllocator;
+#[cfg(all(unix, feature = "virtual-memory"))]
+pub use self::virtual_memory::VirtualMemory;

@@ -1,0 +1,86 @@
+//! A shared prefix: one file in memory, mapped once for itself and once per allocation that shares it.
+
+use super::kernel;
+use crate::contract::SharedDevicePrefix;
+use crate::sync::Arc;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::io::{Result, retry_on_intr};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use std::any::Any;
+use std::ptr::{self, NonNull};
+
+/// The physical range, made by one [`VirtualMemory`](super::VirtualMemory).
+#[derive(Debug)]
+pub(super) struct Prefix {
+    file: OwnedFd,
+    mapping: NonNull<u8>,
+    mapped_bytes: usize,
+    requested_bytes: usize,
+    maker: Arc<()>,
+}
+
+// SAFETY: the mapping belongs to the prefix, is not accessed through it, and is unmapped once, by whichever thread drops it.
+unsafe impl Send for Prefix {}
+// SAFETY: a shared prefix is only read; the kernel takes its file and its pages from any thread.
+unsafe impl Sync for Prefix {}
+
+impl Prefix {
+    /// Makes a file of `mapped_bytes` bytes, which are whole pages and at least one, all of them in memory, and maps it.
+    pub(super) fn new(requested_bytes: usize, mapped_bytes: usize, maker: Arc<()>) -> Result<Self> {
+        let file = memfd_create(c"liveslot-prefix", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, mapped_bytes as u64)?;
+        // So that the memory is there now, and its lack an error here instead of a signal later.
+        retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, mapped_bytes as u64))?;
+        // SAFETY: a mapping at an address of the kernel's choice touches no other.
+        let mapping = unsafe { mmap(ptr::null_mut(), mapped_bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0) }?;
+        let mapping = NonNull::new(mapping.cast()).expect("the kernel maps nothing at address 0 unasked");
+        Ok(Self { file, mapping, mapped_bytes, requested_bytes, maker })
+    }
+
+    pub(super) fn is_made_by(&self, maker: &Arc<()>) -> bool {
+        Arc::ptr_eq(&self.maker, maker)
+    }
+
+    /// Replaces the pages at `start` by the prefix, in one step. On an error they are as they were, as far as that is
+    /// so for [`kernel::discard`].
+    ///
+    /// # Safety
+    ///
+    /// As many pages as the prefix has belong to a mapping of the caller's, and nobody uses their contents.
+    pub(super) unsafe fn map_over(&self, start: NonNull<u8>) -> Result<()> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: the caller owns what is replaced.
+        unsafe { mmap(start.as_ptr().cast(), self.mapped_bytes, access, flags, &self.file, 0) }.map(drop)
+    }
+}
+
+impl Drop for Prefix {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` and known to nobody else but users of the prefix, which is at its end. There is nobody
+        // to tell of an error, after which the mapping stays.
+        let _ = unsafe { kernel::release(self.mapping, self.mapped_bytes) };
+    }
+}
+
+impl SharedDevicePrefix for Prefix {
+    fn device_ptr(&self) -> u64 {
+        self.mapping.as_ptr().expose_provenance() as u64
+    }
+
+    fn committed_physical_bytes(&self) -> u64 {
+        self.mapped_bytes as u64
+    }
+
+    fn mapped_bytes(&self) -> usize {
+        self.mapped_bytes
+    }
+
+    fn requested_bytes(&self) -> usize {
+        self.requested_bytes
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
