@@ -143,7 +143,8 @@ impl Held<'_> {
         for state in states {
             // Release: hands the `mprotect` on to whoever finds the page committed, or holds or claims it next.
             // Relaxed: a failed attempt is looked at again.
-            let before = state.fetch_update(Release, Relaxed, |state| Some(if state & KIND == FREE { (state | OWNED) - 1 } else { state - 1 }));
+            let before =
+                state.fetch_update(Release, Relaxed, |state| Some(if state & KIND == FREE { (state | OWNED) - 1 } else { state - 1 }));
             converted += usize::from(before.is_ok_and(|before| before & KIND == FREE));
         }
         // Another commit that held the same pages converted, and counted, the rest.

@@ -5,10 +5,14 @@ use crate::contract::SharedDevicePrefix;
 use crate::sync::Arc;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use rustix::io::{Result, retry_on_intr};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::io::{Errno, Result, retry_on_intr};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::system::sysinfo;
 use std::any::Any;
 use std::ptr::{self, NonNull};
+
+/// How much memory a prefix takes at once, in bytes: a multiple of every page size.
+const STEP: usize = 1 << 26;
 
 /// The physical range, made by one [`VirtualMemory`](super::VirtualMemory).
 #[derive(Debug)]
@@ -28,14 +32,34 @@ unsafe impl Sync for Prefix {}
 impl Prefix {
     /// Makes a file of `mapped_bytes` bytes, which are whole pages and at least one, all of them in memory, and maps it.
     pub(super) fn new(requested_bytes: usize, mapped_bytes: usize, maker: Arc<()>) -> Result<Self> {
+        // The kernel would look for memory that does not exist by ending one process after the other.
+        let machine = sysinfo();
+        if mapped_bytes as u128 > (u128::from(machine.totalram) + u128::from(machine.totalswap)) * u128::from(machine.mem_unit) {
+            return Err(Errno::NOMEM);
+        }
         let file = memfd_create(c"liveslot-prefix", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, mapped_bytes as u64)?;
-        // So that the memory is there now, and its lack an error here instead of a signal later.
-        retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, mapped_bytes as u64))?;
         // SAFETY: a mapping at an address of the kernel's choice touches no other.
         let mapping = unsafe { mmap(ptr::null_mut(), mapped_bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0) }?;
         let mapping = NonNull::new(mapping.cast()).expect("the kernel maps nothing at address 0 unasked");
-        Ok(Self { file, mapping, mapped_bytes, requested_bytes, maker })
+        let prefix = Self { file, mapping, mapped_bytes, requested_bytes, maker };
+        prefix.back()?;
+        Ok(prefix)
+    }
+
+    /// Takes the memory now, so that its lack is an error here instead of a signal later.
+    ///
+    /// The memory of a file is no process's. Mapped it is this one's, so that the kernel, when it runs out, ends the
+    /// process that took it: therefore step by step.
+    fn back(&self) -> Result<()> {
+        for offset in (0..self.mapped_bytes).step_by(STEP) {
+            let bytes = STEP.min(self.mapped_bytes - offset);
+            retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), offset as u64, bytes as u64))?;
+            // An error (Linux before 5.14 knows no such advice) leaves the memory unmapped until it is touched.
+            // SAFETY: pages of the mapping; their contents stay.
+            let _ = unsafe { madvise(self.mapping.add(offset).as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) };
+        }
+        Ok(())
     }
 
     pub(super) fn is_made_by(&self, maker: &Arc<()>) -> bool {

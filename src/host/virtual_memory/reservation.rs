@@ -108,7 +108,8 @@ impl<'a> Reservation<'a> {
         // SAFETY: the caller promises a reservation here, whose header ends at `start` and is only read, or changed
         // through atomics, until it is released.
         let header = unsafe { start.cast::<Header>().sub(1).as_ref() };
-        let found = header.mark == MARK && header.owner == owner && header.bytes == bytes && align.is_none_or(|align| header.align == align);
+        let found =
+            header.mark == MARK && header.owner == owner && header.bytes == bytes && align.is_none_or(|align| header.align == align);
         found.then_some(Self { header, start })
     }
 
