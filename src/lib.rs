@@ -84,6 +84,8 @@ mod readme {}
 #[cfg(any(liveslot_loom, liveslot_shuttle, liveslot_gates))]
 #[doc(hidden)]
 pub mod internals {
+    #[cfg(liveslot_loom)]
+    pub use crate::host::pages;
     pub use crate::primitives::{counted, identity, lane, liveness, once, pins, slot, table, use_count};
     #[cfg(liveslot_gates)]
     pub use crate::sync::gates;

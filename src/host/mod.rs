@@ -1,7 +1,11 @@
 //! Allocators that the library provides, over the real memory of the process.
 
 mod heap;
-// The records lie in mapped memory, as std's atomics: the test packages, whose atomics are a checker's, leave the feature off.
+// What meets in a byte can be modelled without the mapped memory that the byte lies in.
+#[cfg(liveslot_loom)]
+#[path = "virtual_memory/pages.rs"]
+pub mod pages;
+// The bytes lie in mapped memory, as std's atomics: the test packages, whose atomics are a checker's, leave the feature off.
 #[cfg(all(unix, feature = "virtual-memory"))]
 mod virtual_memory;
 

@@ -30,49 +30,49 @@ const CLAIM: u8 = HOLDERS;
 const KIND: u8 = 0b1100_0000;
 
 /// Nothing is behind the page. Zero, as the kernel hands pages out.
-pub(super) const FREE: u8 = 0;
+pub const FREE: u8 = 0;
 /// Memory of the allocation's own.
-pub(super) const OWNED: u8 = 0b0100_0000;
+pub const OWNED: u8 = 0b0100_0000;
 /// Memory of a shared prefix.
-pub(super) const SHARED: u8 = 0b1000_0000;
+pub const SHARED: u8 = 0b1000_0000;
 
 /// Another call works on one of the pages.
 #[derive(Debug)]
-pub(super) struct Busy;
+pub struct Busy;
 
 /// The pages of an allocation, and how many of each kind there are.
 ///
 /// `owned` and `shared` are raised before a page becomes one, and lowered while the page is still claimed: each is at
 /// no time below the number of such pages, and equal to it when no call is in progress.
 #[derive(Clone, Copy)]
-pub(super) struct Pages<'a> {
-    pub(super) states: &'a [AtomicU8],
-    pub(super) owned: &'a AtomicUsize,
-    pub(super) shared: &'a AtomicUsize,
+pub struct Pages<'a> {
+    pub states: &'a [AtomicU8],
+    pub owned: &'a AtomicUsize,
+    pub shared: &'a AtomicUsize,
 }
 
 /// Pages that a commit holds. Must be published or withdrawn.
 #[must_use]
-pub(super) struct Held<'a>(Pages<'a>);
+pub struct Held<'a>(Pages<'a>);
 
 /// Pages that nobody else can change. Must be settled.
 #[must_use]
-pub(super) struct Claimed<'a>(Pages<'a>);
+pub struct Claimed<'a>(Pages<'a>);
 
 impl<'a> Pages<'a> {
     /// The pages of `range` alone.
-    pub(super) fn range(self, range: &Range<usize>) -> Self {
+    pub fn range(self, range: &Range<usize>) -> Self {
         Self { states: &self.states[range.clone()], ..self }
     }
 
     /// How many pages of the allocation, not of the range, are owned.
-    pub(super) fn owned_pages(&self) -> usize {
+    pub fn owned_pages(&self) -> usize {
         // Relaxed: a statistic while calls are in progress; otherwise whatever tells the caller so orders it.
         self.owned.load(Relaxed)
     }
 
     /// How many pages of the allocation, not of the range, are shared.
-    pub(super) fn shared_pages(&self) -> usize {
+    pub fn shared_pages(&self) -> usize {
         // Relaxed: as above.
         self.shared.load(Relaxed)
     }
@@ -83,12 +83,12 @@ impl<'a> Pages<'a> {
     }
 
     /// The smallest range with all pages that are not committed.
-    pub(super) fn uncommitted(&self) -> Range<usize> {
+    pub fn uncommitted(&self) -> Range<usize> {
         self.hull(|page| !self.is_committed(page))
     }
 
     /// The smallest range with all pages that are committed.
-    pub(super) fn committed(&self) -> Range<usize> {
+    pub fn committed(&self) -> Range<usize> {
         self.hull(|page| self.is_committed(page))
     }
 
@@ -99,12 +99,12 @@ impl<'a> Pages<'a> {
     }
 
     /// How many of the pages are not committed.
-    pub(super) fn count_uncommitted(&self) -> usize {
+    pub fn count_uncommitted(&self) -> usize {
         (0..self.states.len()).filter(|&page| !self.is_committed(page)).count()
     }
 
     /// Takes the pages for a commit, all or none. `close` takes the access to pages away, as in [`Held::withdraw`].
-    pub(super) fn hold(self, close: impl FnMut(Range<usize>)) -> Result<Held<'a>, Busy> {
+    pub fn hold(self, close: impl FnMut(Range<usize>)) -> Result<Held<'a>, Busy> {
         for (page, state) in self.states.iter().enumerate() {
             // Acquire: what was done to the page before is done; partner of the Release in `settle` and `leave`.
             // Relaxed: a failed attempt is looked at again.
@@ -118,7 +118,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Takes the pages for oneself, all or none.
-    pub(super) fn claim(self) -> Result<Claimed<'a>, Busy> {
+    pub fn claim(self) -> Result<Claimed<'a>, Busy> {
         for (page, state) in self.states.iter().enumerate() {
             // Acquire, Relaxed: as in `hold`.
             let claimed = state.fetch_update(Acquire, Relaxed, |state| (state & HOLDERS == 0).then_some(state | CLAIM));
@@ -133,7 +133,7 @@ impl<'a> Pages<'a> {
 
 impl Held<'_> {
     /// Records that the pages are accessible, and lets go of them.
-    pub(super) fn publish(self) {
+    pub fn publish(self) {
         let Pages { states, owned, .. } = self.0;
         let candidates = self.0.count_uncommitted();
         // Relaxed: a statistic; the page's own byte orders it before the decommit that lowers it, for that one finds the
@@ -155,7 +155,7 @@ impl Held<'_> {
     /// Lets go of the pages without a claim that they are accessible.
     ///
     /// What nobody committed is inaccessible again afterwards: whoever lets go of such a page last calls `close` for it.
-    pub(super) fn withdraw(self, mut close: impl FnMut(Range<usize>)) {
+    pub fn withdraw(self, mut close: impl FnMut(Range<usize>)) {
         let mut run = 0..0;
         let mut end_run = |run: Range<usize>, states: &[AtomicU8]| {
             if !run.is_empty() {
@@ -180,13 +180,13 @@ impl Held<'_> {
 
 impl Claimed<'_> {
     /// How many of the pages are of this kind.
-    pub(super) fn count(&self, kind: u8) -> usize {
+    pub fn count(&self, kind: u8) -> usize {
         // Relaxed: nobody else changes a claimed page.
         self.0.states.iter().filter(|state| state.load(Relaxed) & KIND == kind).count()
     }
 
     /// Records that all of the pages are of this kind now, and lets go of them. Never [`OWNED`].
-    pub(super) fn settle(self, kind: u8) {
+    pub fn settle(self, kind: u8) {
         let Pages { states, owned, shared } = self.0;
         // Relaxed: statistics, as in `publish`; a page is still claimed when a count is lowered, and counted when it is
         // published.
@@ -200,7 +200,7 @@ impl Claimed<'_> {
     }
 
     /// Lets go of the pages as they were found.
-    pub(super) fn unclaim(self) {
+    pub fn unclaim(self) {
         for state in self.0.states {
             // Release: as in `settle`; nothing was done, but what was acquired is passed on. A claimed page has one writer.
             state.fetch_and(KIND, Release);
