@@ -225,6 +225,10 @@ fn each_page_counts_once() {
     assert_eq!(allocation.committed(), 6 * page);
     assert_eq!(allocation.read(2 * page), 9);
     assert_eq!(allocation.decommit(6 * page, 2 * page).unwrap(), 0);
+    assert_eq!(allocation.decommit(3 * page, page).unwrap(), page as u64);
+    allocation.commit(0, 8 * page).unwrap(); // what is missing lies around what is there
+    assert_eq!(allocation.committed(), 8 * page);
+    assert_eq!(allocation.decommit(6 * page, 2 * page).unwrap(), 2 * page as u64);
     assert_eq!(allocation.decommit(5 * page, 3 * page).unwrap(), page as u64);
     assert_eq!(allocation.decommit(5 * page, 3 * page).unwrap(), 0);
     assert_eq!(allocation.decommit(page, page).unwrap(), page as u64);
@@ -456,9 +460,15 @@ fn releases_give_everything_back() {
                     }
                 }
             }
-            // The heap may have grown a little meanwhile.
-            assert!(status("VmSize") < before + (1 << 24), "address space is lost");
         }
+        for _ in 0..10_000 {
+            let ptr = memory.allocate_committed(1 << 20, 1, &[0..page, 2 * page..3 * page]).unwrap();
+            // SAFETY: allocated above, and released once.
+            assert_eq!(unsafe { memory.release(ptr, 1 << 20, 1) }.unmapped_bytes(), 2 * page as u64);
+            drop(memory.create_shared_prefix(page).unwrap());
+        }
+        // The heap may have grown a little meanwhile.
+        assert!(status("VmSize") < before + (1 << 24), "address space is lost");
     });
 }
 
@@ -787,7 +797,7 @@ fn limits_on_addresses_and_files() {
         let refusal = "reserving addresses: Cannot allocate memory (os error 12)".to_owned();
         assert_eq!(failed(memory.allocate(1 << 36, 1)), (1 << 36, refusal.clone()));
         assert_eq!(failed(memory.allocate(1, 1 << 36)), (1, refusal.clone()), "an alignment takes addresses");
-        assert_eq!(failed(memory.allocate_committed(1 << 36, 1, &[0..1])), (1 << 36, refusal));
+        assert_eq!(failed(memory.allocate_committed(1 << 36, 1, &[0..1, 2..3])), (1 << 36, refusal));
         limit(Resource::Nofile, 0);
         assert_eq!(failed(memory.create_shared_prefix(5)), (5, "memfd: Too many open files (os error 24)".to_owned()));
     });

@@ -51,7 +51,7 @@ const OUTSIDE: &str = "the range does not lie in the allocation";
 ///
 /// **An allocation is inaccessible until it is committed**: [`allocate`](DeviceAllocator::allocate) reserves addresses
 /// alone, and touching them ends the process. Commit ranges through [`VirtualBacking`], or map a prefix that many
-/// allocations share through [`SharedMapping`](crate::SharedMapping) (Linux and Android; not offered elsewhere).
+/// allocations share through its [shared mapping](crate::SharedMapping) (Linux and Android; not offered elsewhere).
 ///
 /// ```
 /// use liveslot::{DeviceAllocator, VirtualBacking, VirtualMemory, MemoryError};
