@@ -163,8 +163,21 @@ fn status(field: &str) -> u64 {
     line.trim_start_matches(':').trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
-fn limit(resource: Resource, most: u64) {
-    setrlimit(resource, Rlimit { current: Some(most), ..getrlimit(resource) }).unwrap();
+/// A limit of the process, until it is dropped.
+struct Limit(Resource, Rlimit);
+
+impl Limit {
+    fn new(resource: Resource, most: u64) -> Self {
+        let before = getrlimit(resource);
+        setrlimit(resource, Rlimit { current: Some(most), maximum: before.maximum }).unwrap();
+        Self(resource, before)
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        setrlimit(self.0, Rlimit { current: self.1.current, maximum: self.1.maximum }).unwrap();
+    }
 }
 
 /// What a user expects at the first look: values, capabilities, thread safety.
@@ -589,7 +602,7 @@ fn a_prefix_is_backed_when_it_is_made() {
 fn a_prefix_larger_than_the_machine_is_refused() {
     in_child("a_prefix_larger_than_the_machine_is_refused", || {
         // A larger file would end the process, and not the machine.
-        limit(Resource::Fsize, 1 << 20);
+        let _limit = Limit::new(Resource::Fsize, 1 << 20);
         let memory = VirtualMemory::default();
         let most = isize::MAX as usize & !(memory.page_bytes() - 1);
         for bytes in [most, most / 2, 1 << 50] {
@@ -773,7 +786,7 @@ fn a_limit_on_committed_memory() {
         let pages = (1 << 30) / page;
         let allocation = Allocation::new(&memory, pages * page, 1);
         allocation.commit(100 * page, page).unwrap();
-        limit(Resource::Data, status("VmData") + (64 << 20));
+        let _limit = Limit::new(Resource::Data, status("VmData") + (64 << 20));
         let refusal = "mprotect: Cannot allocate memory (os error 12)";
         // The pages before the committed one are opened first, and closed again.
         assert_eq!(failed(allocation.commit(0, pages * page)), ((pages * page) as u64, refusal.to_owned()));
@@ -793,12 +806,12 @@ fn a_limit_on_committed_memory() {
 fn limits_on_addresses_and_files() {
     in_child("limits_on_addresses_and_files", || {
         let memory = VirtualMemory::default();
-        limit(Resource::As, status("VmSize") + (1 << 30));
+        let _limit = Limit::new(Resource::As, status("VmSize") + (1 << 30));
         let refusal = "reserving addresses: Cannot allocate memory (os error 12)".to_owned();
         assert_eq!(failed(memory.allocate(1 << 36, 1)), (1 << 36, refusal.clone()));
         assert_eq!(failed(memory.allocate(1, 1 << 36)), (1, refusal.clone()), "an alignment takes addresses");
         assert_eq!(failed(memory.allocate_committed(1 << 36, 1, &[0..1, 2..3])), (1 << 36, refusal));
-        limit(Resource::Nofile, 0);
+        let _limit = Limit::new(Resource::Nofile, 0);
         assert_eq!(failed(memory.create_shared_prefix(5)), (5, "memfd: Too many open files (os error 24)".to_owned()));
     });
 }
