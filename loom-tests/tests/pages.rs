@@ -174,6 +174,44 @@ fn commits_meet_a_decommit() {
     );
 }
 
+/// While a page is claimed, nobody is told that it is committed: its access may be gone already.
+#[test]
+fn claimed_pages_are_in_the_way() {
+    race(
+        || World::new(&[OWNED, OWNED]),
+        &[|world: &World| {
+            let claimed = world.pages(&(1..2)).claim().unwrap();
+            let refused = [world.commit(0..2, false), world.decommit(0..2), world.share(0..2)];
+            assert_eq!(world.commit(0..1, false), Done);
+            claimed.unclaim();
+            (refused, world.commit(0..2, false), world.decommit(0..2))
+        }],
+        |world, saw| {
+            assert_eq!(saw, [([Busy; 3], Done, Gave(2))]);
+            assert_eq!(world.check(), [FREE, FREE]);
+        },
+    );
+}
+
+/// A commit fails beyond the most that one page takes at a time, and is no obstacle afterwards.
+#[test]
+fn a_page_takes_so_many_commits_at_a_time() {
+    race(
+        || World::new(&[FREE, FREE]),
+        &[|world: &World| {
+            let held: Vec<_> = (0..62).map(|_| world.pages(&(1..2)).hold(|_| unreachable!()).unwrap_or_else(|_| unreachable!())).collect();
+            assert_eq!(world.commit(0..2, false), Busy);
+            assert_eq!(world.commit(0..1, false), Done, "the page beside it was let go");
+            held.into_iter().for_each(|held| held.withdraw(|run| world.set(run.start + 1..run.end + 1, false)));
+            world.commit(0..2, false)
+        }],
+        |world, saw| {
+            assert_eq!(saw, [Done]);
+            assert_eq!(world.check(), [OWNED, OWNED]);
+        },
+    );
+}
+
 /// A commit, one that fails, and a decommit of a free page.
 #[test]
 fn a_failed_commit_meets_commit_and_decommit() {

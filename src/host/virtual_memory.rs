@@ -104,8 +104,8 @@ const OUTSIDE: &str = "the range does not lie in the allocation";
 /// | **mapping of a prefix** | the later is refused | the later is refused | the later is refused |
 ///
 /// Refused is the whole call, with [`MemoryError::AllocationFailed`] and a reason that says so; nothing of it is done.
-/// Beyond 62 commits of one page at the same time a commit is refused in the same way. A call whose pages are as it
-/// wants them already succeeds without taking any. A commit of several pages is no one step for others: a decommit that
+/// Beyond 62 commits of one page at the same time a commit is refused in the same way. A commit of pages that are
+/// committed, and a decommit of pages that are not, succeed without taking any. A commit of several pages is no one step for others: a decommit that
 /// starts when a page is committed may undo it before the commit returns. Who decommits what another still accesses
 /// ends the process, as with any memory that is given back too early.
 ///
@@ -124,7 +124,7 @@ const OUTSIDE: &str = "the range does not lie in the allocation";
 ///
 /// # Errors
 ///
-/// [`MemoryError::InvalidRequest`] for what can never be done, with the limit in its reason; [`MemoryError::AllocationFailed`]
+/// [`MemoryError::InvalidRequest`] for what can never be done, with what is wrong in its reason; [`MemoryError::AllocationFailed`]
 /// for what the kernel refused, with its error text, and for what another call is in the way of. `tier` is that of the
 /// device, `requested` is the size that the call asked for. A refused call has changed nothing, save that a page may be
 /// left accessible but uncommitted if the kernel refuses a commit and the undoing as well.

@@ -77,30 +77,31 @@ impl<'a> Pages<'a> {
         self.shared.load(Relaxed)
     }
 
-    fn is_committed(&self, page: usize) -> bool {
+    fn load(&self, page: usize) -> u8 {
         // Acquire: the `mprotect` behind a committed page was before; partner of the Release in `publish` and `settle`.
-        self.states[page].load(Acquire) & KIND != FREE
+        self.states[page].load(Acquire)
     }
 
-    /// The smallest range with all pages that are not committed.
+    /// The smallest range with all pages that a commit has something to do for: those that are not committed, and those
+    /// that are claimed, for their claimant may have taken the access away already.
     pub fn uncommitted(&self) -> Range<usize> {
-        self.hull(|page| !self.is_committed(page))
+        self.hull(|state| state & KIND == FREE || state & HOLDERS == CLAIM)
     }
 
     /// The smallest range with all pages that are committed.
     pub fn committed(&self) -> Range<usize> {
-        self.hull(|page| self.is_committed(page))
+        self.hull(|state| state & KIND != FREE)
     }
 
-    fn hull(&self, belongs: impl Fn(usize) -> bool) -> Range<usize> {
+    fn hull(&self, belongs: impl Fn(u8) -> bool) -> Range<usize> {
         let mut pages = 0..self.states.len();
-        let start = pages.find(|&page| belongs(page)).unwrap_or(pages.end);
-        start..pages.rfind(|&page| belongs(page)).map_or((start + 1).min(self.states.len()), |last| last + 1)
+        let Some(first) = pages.find(|&page| belongs(self.load(page))) else { return 0..0 };
+        first..pages.rfind(|&page| belongs(self.load(page))).unwrap_or(first) + 1
     }
 
     /// How many of the pages are not committed.
     pub fn count_uncommitted(&self) -> usize {
-        (0..self.states.len()).filter(|&page| !self.is_committed(page)).count()
+        (0..self.states.len()).filter(|&page| self.load(page) & KIND == FREE).count()
     }
 
     /// Takes the pages for a commit, all or none. `close` takes the access to pages away, as in [`Held::withdraw`].
