@@ -5,5 +5,5 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 export RUSTDOCFLAGS="${RUSTDOCFLAGS:-} --deny warnings"
-cargo doc --no-deps --package liveslot --package planted --package rules --document-private-items
-cargo doc --no-deps --package liveslot
+cargo doc --no-deps --package liveslot --package planted --package rules --all-features --document-private-items
+cargo doc --no-deps --package liveslot --all-features
