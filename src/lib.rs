@@ -64,9 +64,9 @@ pub use handles::{
     DeferredReleaseDisposition, DeferredReleaseQueue, ExplicitReleaseError, MemoryBinding, OwnedView, OwningAllocation, OwningReleaseError,
     PreparedAllocationRelease, ValidatedMemoryView,
 };
-pub use host::HostAllocator;
 #[cfg(all(unix, feature = "virtual-memory"))]
 pub use host::VirtualMemory;
+pub use host::{Budget, BudgetSnapshot, BudgetTally, BudgetedAllocator, HostAllocator};
 pub use mechanism::teardown::suppressed_panics;
 pub use primitives::{Candidate, Liveness, MechanismLifecycle, Offer, Selected, SelectionSlot};
 pub use registry::{BindingRegistry, DeviceHandle, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext};

@@ -1,5 +1,7 @@
-//! Allocators that the library provides, over the real memory of the process.
+//! Allocators that the library provides, over the real memory of the process; and an authority that limits any allocator.
 
+mod budget;
+mod budgeted;
 mod heap;
 // What meets in a byte can be modelled without the mapped memory that the byte lies in.
 #[cfg(liveslot_loom)]
@@ -9,6 +11,10 @@ pub mod pages;
 #[cfg(all(unix, feature = "virtual-memory"))]
 mod virtual_memory;
 
-pub use self::heap::HostAllocator;
 #[cfg(all(unix, feature = "virtual-memory"))]
 pub use self::virtual_memory::VirtualMemory;
+pub use self::{
+    budget::{Budget, BudgetSnapshot},
+    budgeted::{BudgetTally, BudgetedAllocator},
+    heap::HostAllocator,
+};
