@@ -247,8 +247,7 @@ impl Budget {
     #[inline]
     pub(super) fn refund(&self, bytes: u64) {
         // Release: what went into or out of the quarantine before comes before. Pairs with `snapshot`.
-        let before = self.committed.fetch_sub(bytes, Release);
-        debug_assert!(before >= bytes, "{bytes} bytes refunded of {before}");
+        self.committed.fetch_sub(bytes, Release);
     }
 
     /// The release of `charged` bytes left `retained` of them behind: these go from used to quarantined, the rest is refunded.

@@ -130,6 +130,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
+        // Nobody else is left, and `&mut self` comes after what they did: these are the last words.
         let (charged, quarantined) = (self.charged.read(), self.quarantined.read());
         self.budget.discharge(charged.bytes, quarantined.bytes);
     }
@@ -163,19 +164,26 @@ struct Settlement<'a> {
     bytes: u64,
 }
 
-impl Settlement<'_> {
+impl<'a> Settlement<'a> {
+    #[inline]
+    fn into_parts(self) -> (&'a Account, u64) {
+        let parts = (self.account, self.bytes);
+        mem::forget(self);
+        parts
+    }
+
     /// It is gone.
     #[inline]
     fn complete(self) {
-        self.account.refund(self.bytes, 1);
-        mem::forget(self);
+        let (account, bytes) = self.into_parts();
+        account.refund(bytes, 1);
     }
 
     /// Something is left of it.
     #[cold]
     fn incomplete(self, retained: u64) {
-        self.account.quarantine(self.bytes, retained);
-        mem::forget(self);
+        let (account, bytes) = self.into_parts();
+        account.quarantine(bytes, retained);
     }
 }
 
