@@ -128,7 +128,7 @@ fn release(allocator: &BudgetedAllocator<Fake>, bytes: usize, left: usize) -> Di
     Did::Done
 }
 
-/// ACCT: of two charges of which one fits, exactly one is made, and the other is told what it met.
+/// Of two charges of which one fits, exactly one is made, and the other is told what it met.
 #[test]
 fn one_of_two_charges_wins() {
     race(World::new, &[World::charge::<6>, World::charge::<5>], |world, did| {
@@ -140,7 +140,7 @@ fn one_of_two_charges_wins() {
     });
 }
 
-/// ACCT: a charge that can't fit is refused, and neither another charge nor an observer ever meets it.
+/// A charge that can't fit is refused, and neither another charge nor an observer ever meets it.
 #[test]
 fn a_refusal_leaves_no_trace() {
     race(World::new, &[World::charge::<11>, World::charge::<10>, World::snapshot], |world, did| {
@@ -151,7 +151,7 @@ fn a_refusal_leaves_no_trace() {
     });
 }
 
-/// ACCT: a charge beside a refund fits or not, depending on which comes first; nothing else is seen.
+/// A charge beside a refund fits or not, depending on which comes first; nothing else is seen.
 #[test]
 fn a_charge_beside_a_refund() {
     race(World::holding::<6>, &[World::charge::<7>, World::release::<6, 0>, World::snapshot], |world, did| {
@@ -164,7 +164,7 @@ fn a_charge_beside_a_refund() {
     });
 }
 
-/// ACCT: a release that leaves something behind, beside a charge: used, quarantined and free add up in each snapshot, and nothing is seen
+/// A release that leaves something behind, beside a charge: used, quarantined and free add up in each snapshot, and nothing is seen
 /// that never was.
 #[test]
 fn a_quarantine_beside_a_charge() {
@@ -176,7 +176,7 @@ fn a_quarantine_beside_a_charge() {
     });
 }
 
-/// ACCT: a snapshot is one instant: what went into quarantine before a charge is seen there by whoever sees the charge.
+/// A snapshot is one instant: what went into quarantine before a charge is seen there by whoever sees the charge.
 #[test]
 fn a_charge_after_a_quarantine() {
     fn release_and_charge(world: &World) -> Did {
@@ -201,7 +201,7 @@ fn life(world: &World) -> Did {
     did
 }
 
-/// ACCT: a whole life, from the charge to the end of the allocator, under the eyes of an observer: it sees each step or does not see it.
+/// A whole life, from the charge to the end of the allocator, under the eyes of an observer: it sees each step or does not see it.
 #[test]
 fn the_end_of_an_allocator() {
     race(World::new, &[life, World::snapshot], |world, did| {
@@ -211,7 +211,7 @@ fn the_end_of_an_allocator() {
     });
 }
 
-/// ACCT: a whole life beside a charge that fits only before or after it, and that nothing of it is left to disturb.
+/// A whole life beside a charge that fits only before or after it, and that nothing of it is left to disturb.
 #[test]
 fn a_charge_beside_a_life() {
     race(World::new, &[life, World::charge::<8>], |world, did| {
@@ -242,7 +242,7 @@ fn a_raised_limit() {
     );
 }
 
-/// ACCT: the peak is at least what anybody has seen, also if who charged it has not got to raising it, and no more than there was.
+/// The peak is at least what anybody has seen, also if who charged it has not got to raising it, and no more than there was.
 #[test]
 fn the_peak_is_what_was_seen() {
     fn pass(world: &World) -> Did {

@@ -11,7 +11,7 @@ fn prefix(allocator: &BudgetedAllocator<Double>, script: &Script, committed: u64
     allocator.as_shared_mapping().unwrap().create_shared_prefix(50)
 }
 
-/// ACCT: an allocation made with backing is charged like any other, and backing it costs nothing more.
+/// An allocation made with backing is charged like any other, and backing it costs nothing more.
 #[test]
 fn backing_is_charged_with_the_allocation() {
     let (allocator, script, budget) = budgeted(100);
@@ -57,7 +57,7 @@ fn backing_is_charged_with_the_allocation() {
     figures(&budget, [0, 0, 100, 100]);
 }
 
-/// ACCT: a prefix is charged by what it has committed, for as long as it exists: by what was asked for before that is known.
+/// A prefix is charged by what it has committed, for as long as it exists: by what was asked for before that is known.
 #[test]
 fn a_prefix_is_charged_by_what_it_commits() {
     for committed in [0, 30, 50, 51, 100] {
@@ -89,7 +89,7 @@ fn a_prefix_is_charged_by_what_it_commits() {
     }
 }
 
-/// ACCT: a prefix that does not fit, before or after it was made, is refused and costs nothing.
+/// A prefix that does not fit, before or after it was made, is refused and costs nothing.
 #[test]
 fn a_prefix_that_does_not_fit_is_refused() {
     let (allocator, script, budget) = budgeted(100);
@@ -133,7 +133,7 @@ fn a_prefix_that_panics() {
     figures(&budget, [0, 0, 100, 50]);
 }
 
-/// ACCT: a prefix of another wrapper, even of the same budget, or of the bare allocator, is foreign.
+/// A prefix of another wrapper, even of the same budget, or of the bare allocator, is foreign.
 #[test]
 fn a_foreign_prefix_is_refused() {
     let (allocator, script, budget) = budgeted(100);
@@ -154,7 +154,7 @@ fn a_foreign_prefix_is_refused() {
     assert!(script.calls().is_empty());
 }
 
-/// ACCT: a prefix that outlives its allocator stays charged, and only it.
+/// A prefix that outlives its allocator stays charged, and only it.
 #[test]
 fn a_prefix_can_outlive_its_allocator() {
     let (allocator, script, budget) = budgeted(100);
@@ -166,7 +166,7 @@ fn a_prefix_can_outlive_its_allocator() {
     figures(&budget, [0, 0, 100, 50]);
 }
 
-/// ACCT: no capability is offered that the allocator does not offer, and one that vanishes is an error.
+/// No capability is offered that the allocator does not offer, and one that vanishes is an error.
 #[test]
 fn absent_capabilities() {
     let (budget, script) = (Arc::new(Budget::new(100)), Script::new());

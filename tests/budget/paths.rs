@@ -21,7 +21,7 @@ const ENDINGS: [Ending; 3] = [
     |allocator, bytes| assert_eq!(unsafe { allocator.deallocate_with_unmapped(NonNull::dangling(), bytes, 8) }, 3),
 ];
 
-/// ACCT: a new budget has its whole limit free, whatever the limit is.
+/// A new budget has its whole limit free, whatever the limit is.
 #[test]
 fn nothing_is_taken_at_first() {
     for limit in [0, 1, u64::MAX] {
@@ -31,7 +31,7 @@ fn nothing_is_taken_at_first() {
     }
 }
 
-/// ACCT: bytes are charged before the allocator is called, and refunded after it has returned.
+/// Bytes are charged before the allocator is called, and refunded after it has returned.
 #[test]
 fn the_charge_encloses_the_calls() {
     for ending in ENDINGS {
@@ -72,7 +72,7 @@ fn calls_are_passed_on() {
     assert!(allocator.commits_on_demand());
 }
 
-/// ACCT: what does not fit is refused with the figures that decided it, without a trace and without a call.
+/// What does not fit is refused with the figures that decided it, without a trace and without a call.
 #[test]
 fn a_refusal_has_the_figures() {
     let (allocator, script, budget) = budgeted(100);
@@ -93,7 +93,7 @@ fn a_refusal_has_the_figures() {
     figures(&budget, [70, 30, 0, 100]);
 }
 
-/// ACCT: an allocation of no bytes fits always, and is counted.
+/// An allocation of no bytes fits always, and is counted.
 #[test]
 fn zero_bytes_always_fit() {
     let (allocator, script, budget) = budgeted(0);
@@ -111,7 +111,7 @@ fn zero_bytes_always_fit() {
     figures(&budget, [0, 0, 0, 0]);
 }
 
-/// ACCT: no size is too large to be judged: nothing wraps.
+/// No size is too large to be judged: nothing wraps.
 #[test]
 fn huge_sizes() {
     let (allocator, script, budget) = budgeted(u64::MAX);
@@ -233,7 +233,7 @@ fn the_end_of_an_allocator_refunds_the_rest() {
     }
 }
 
-/// ACCT: the peak is the most that was ever taken at once, whatever has come back since.
+/// The peak is the most that was ever taken at once, whatever has come back since.
 #[test]
 fn the_peak_stays() {
     let (allocator, script, budget) = budgeted(100);
@@ -267,7 +267,7 @@ fn a_raised_limit_is_everybodys() {
     figures(&budget, [20, 0, u64::MAX - 20, 20]);
 }
 
-/// ACCT: memory that was never charged can be given back, and takes no more from the budget than its allocator has.
+/// Memory that was never charged can be given back, and takes no more from the budget than its allocator has.
 #[test]
 fn what_was_never_charged_is_not_refunded() {
     let (allocator, script, budget) = budgeted(100);

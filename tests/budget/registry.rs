@@ -4,7 +4,7 @@ use super::{double::*, figures, tally};
 use liveslot::*;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 const DEVICE: DeviceKey = DeviceKey::device(0);
@@ -138,6 +138,113 @@ fn loss_within_an_allocation() {
         drop((registry, binding, made));
         figures(&budget, [0, 0, 100, 60]);
     }
+}
+
+/// Keeps what it is given, or refuses it.
+#[derive(Debug, Default)]
+struct Queue {
+    refuses: Option<DeferredEnqueueRejection>,
+    kept: Mutex<Vec<PreparedAllocationRelease>>,
+}
+
+impl DeferredReleaseQueue for Queue {
+    fn enqueue(&self, request: PreparedAllocationRelease) -> Result<(), DeferredEnqueueError> {
+        if let Some(rejection) = self.refuses {
+            return Err(DeferredEnqueueError::new(rejection, request));
+        }
+        self.kept.lock().unwrap().push(request);
+        Ok(())
+    }
+}
+
+/// R90, R96: a deferred release is used until the allocator has been called.
+#[test]
+fn a_deferred_release_is_used_until_it_is_executed() {
+    let rig = Rig::new(100);
+    let (mechanism, binding) = rig.mechanism();
+    let queue = Queue::default();
+    for bytes in [10, 20, 30] {
+        assert!(binding.allocate_owning(bytes, 8).unwrap().release_deferred(&queue).unwrap().is_queued());
+    }
+    figures(&rig.budget, [60, 0, 40, 60]);
+    mechanism.script.release.is(|| residual(4));
+    let mut kept = queue.kept.into_inner().unwrap();
+    assert!(kept.remove(0).execute().is_quarantined());
+    figures(&rig.budget, [50, 4, 46, 60]);
+    assert!(kept.remove(1).execute().is_complete());
+    figures(&rig.budget, [20, 4, 76, 60]);
+    mechanism.script.release.is(|| throw());
+    throws(|| kept.remove(0).execute());
+    figures(&rig.budget, [0, 24, 76, 60]);
+    assert_eq!(mechanism.report(), [tally(0, 0), tally(24, 2)]);
+}
+
+/// R86, R91, R92, R93, R94: what is withheld from the allocator stays used, since it is there, and comes back with the allocator's end.
+#[test]
+fn what_never_reaches_the_allocator_stays_used() {
+    let withholdings: [fn(OwningAllocation); 7] = [
+        |owner| drop(owner),
+        |owner| drop(owner.into_bound().unwrap()),
+        |owner| drop(owner.prepare_release().unwrap()),
+        |owner| drop(owner.prepare_release().unwrap().quarantine(QuarantineReason::PartialRelease)),
+        |owner| drop(owner.prepare_release().unwrap().quarantine_device_lost()),
+        |owner| {
+            let queue = Queue { refuses: Some(DeferredEnqueueRejection::Full), ..Queue::default() };
+            assert!(!owner.release_deferred(&queue).unwrap().is_queued());
+        },
+        |owner| drop(DeferredEnqueueError::new(DeferredEnqueueRejection::Closed, owner.prepare_release().unwrap())),
+    ];
+    for withhold in withholdings {
+        let rig = Rig::new(100);
+        let (mechanism, binding) = rig.mechanism();
+        withhold(binding.allocate_owning(60, 8).unwrap());
+        assert_eq!(mechanism.script.calls(), ["allocate 60 8"]);
+        figures(&rig.budget, [60, 0, 40, 60]);
+        assert_eq!(mechanism.report(), [tally(60, 1), tally(0, 0)]);
+        let Rig { registry, budget, .. } = rig;
+        drop((registry, binding));
+        assert_eq!(mechanism.script.calls(), ["dropped"]);
+        figures(&budget, [0, 0, 100, 60]);
+    }
+}
+
+/// R61: memory that was made through the wrapper can be adopted, and is refunded when it is released.
+#[test]
+fn adopted_memory_was_charged_when_it_was_made() {
+    let rig = Rig::new(100);
+    let (mechanism, binding) = rig.mechanism();
+    let ptr = mechanism.watch.upgrade().unwrap().allocate(60, 8).unwrap();
+    // SAFETY: the double has no memory; made by the mechanism's allocator with these values, and owned by nobody else.
+    let owner = unsafe { binding.adopt_allocation(ptr, 60, 8) }.unwrap();
+    figures(&rig.budget, [60, 0, 40, 60]);
+    assert!(owner.release_now().unwrap().is_complete());
+    figures(&rig.budget, [0, 0, 100, 60]);
+}
+
+/// R49, R77, R78, R81: through a binding's handles an allocation with backing and a prefix are charged, and a prefix that is the last to go is
+/// refunded before the allocator.
+#[test]
+fn capabilities_of_a_binding() {
+    let rig = Rig::new(100);
+    let (mechanism, binding) = rig.mechanism();
+    let (backing, mapping) = (binding.virtual_backing().unwrap().unwrap(), binding.shared_mapping().unwrap().unwrap());
+    let allocation = backing.allocate_committed(40, 8, &[]).unwrap();
+    assert!(matches!(backing.allocate_committed(61, 8, &[]), Err(BindingError::Memory(MemoryError::TierExhausted { available: 60, .. }))));
+    backing.commit_allocation_range(&allocation, 0, 40).unwrap();
+    mechanism.script.prefix.is(|| Ok(30));
+    let prefix = mapping.create_shared_prefix(20).unwrap();
+    assert!(matches!(mapping.create_shared_prefix(31), Err(BindingError::Memory(MemoryError::TierExhausted { available: 30, .. }))));
+    assert_eq!(mapping.commit_shared_prefix(&prefix, &allocation, 0).unwrap().granules, 18);
+    figures(&rig.budget, [70, 0, 30, 70]);
+    binding.release(allocation).unwrap();
+    mechanism.script.calls();
+
+    let Rig { registry, budget, .. } = rig;
+    drop((registry, binding, backing, mapping));
+    figures(&budget, [30, 0, 70, 70]);
+    drop(prefix);
+    assert_eq!(mechanism.script.calls(), ["prefix dropped", "dropped"]);
+    figures(&budget, [0, 0, 100, 70]);
 }
 
 /// C132: two mechanisms share a budget; each accounts for its own, and its end takes its own away.
