@@ -232,8 +232,9 @@ impl Budget {
                 self.peak_with(committed);
                 return Err(Exhausted { committed, limit });
             };
-            // Release: the look at the limit, and whatever the caller knows of, comes before. Pairs with `snapshot` and the loads here.
-            match self.committed.compare_exchange_weak(committed, sum, Release, Acquire) {
+            // AcqRel: Release, the look at the limit and whatever the caller knows of come before; pairs with `snapshot` and the loads
+            // here. Acquire, what a refund's caller did before it comes before what ours does next; pairs with `refund`.
+            match self.committed.compare_exchange_weak(committed, sum, AcqRel, Acquire) {
                 Ok(_) => {
                     self.peak_with(sum);
                     return Ok(());
@@ -246,7 +247,8 @@ impl Budget {
     /// Gives back bytes that were charged and are in use.
     #[inline]
     pub(super) fn refund(&self, bytes: u64) {
-        // Release: what went into or out of the quarantine before comes before. Pairs with `snapshot`.
+        // Release: what went into or out of the quarantine before, or off the caller's own tally, comes before. Pairs with `snapshot`
+        // and `charge`.
         self.committed.fetch_sub(bytes, Release);
     }
 

@@ -63,7 +63,8 @@ impl Tally {
 
     #[inline]
     fn add(&self, bytes: u64, count: u64) {
-        // Relaxed: sums, which order nothing; so in all of this type. Each is part of what the budget has, so it can't overflow.
+        // Relaxed: sums, which order nothing; so in all of this type. Bytes are added after the budget was charged and taken off before
+        // it is refunded, and the budget's word orders the two: no sum exceeds the limit.
         self.bytes.fetch_add(bytes, Relaxed);
         self.count.fetch_add(count, Relaxed);
     }
@@ -86,7 +87,7 @@ impl Tally {
     }
 }
 
-/// What went through one wrapper. Together the accounts of a budget never show more than the budget has.
+/// What one wrapper has of a budget.
 struct Account {
     budget: Arc<Budget>,
     charged: Tally,
