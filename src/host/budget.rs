@@ -189,14 +189,15 @@ impl Budget {
             // Acquire: pairs with the Release of everything that writes the word, all of it read-modify-writes: what came before any of
             // them is seen by the second look. The first look's Acquire keeps this load after it.
             let committed = self.committed.load(Acquire);
-            let Slow { left, entered, limit } = self.slow();
-            if (Slow { left, entered, limit }) == before {
+            let slow = self.slow();
+            if slow == before {
+                let Slow { left, entered, limit } = slow;
                 let quarantined = entered.wrapping_sub(left);
                 let (used, free) = (committed - quarantined, limit - committed);
                 let peak = self.peak_with(committed);
                 return BudgetSnapshot { limit, used, quarantined, free, peak };
             }
-            before = Slow { left, entered, limit };
+            before = slow;
         }
     }
 
