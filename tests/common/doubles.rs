@@ -3,16 +3,19 @@
 //! Each file here is small enough that whoever includes it uses all of it.
 
 use liveslot::{
-    AllocationReleaseOutcome, DeviceAllocator, DeviceKey, HostAllocator, MemoryError, ReleaseAccounting, SharedMapping, VirtualBacking,
+    AllocationCommitRange, AllocationReleaseOutcome, DeviceAllocator, DeviceKey, HostAllocator, MemoryError, ReleaseAccounting,
+    SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo, VirtualBacking,
 };
 use std::{
+    any::Any,
     collections::HashMap,
     fmt,
     num::NonZeroUsize,
+    ops::Range,
     ptr::NonNull,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
 };
 
@@ -78,17 +81,27 @@ pub struct Script {
     pub device: Hook<()>,
     pub allocate: Hook<Result<(), MemoryError>>,
     pub release: Hook<AllocationReleaseOutcome>,
+    /// For `as_virtual_backing` and `as_shared_mapping`.
+    pub discovery: Hook<()>,
+    /// For each method of both capabilities. A number is for those that answer with one.
+    pub capability: Hook<Result<u64, MemoryError>>,
+    pub prefix: Hook<()>,
+    pub prefix_drop: Hook<()>,
     pub drop: Hook<()>,
     pub authority_drop: Hook<()>,
     pub context_drop: Hook<()>,
+    /// What the allocator offers. To be set before anybody asks.
+    pub offers_virtual_backing: AtomicBool,
+    pub offers_shared_mapping: AtomicBool,
 }
 
 impl Script {
     /// Whether everything that was armed has run.
     pub fn is_spent(&self) -> bool {
-        let Self { device, allocate, release, drop, authority_drop, context_drop } = self;
-        let answers = locked(&allocate.0).is_none() && locked(&release.0).is_none();
-        answers && [device, drop, authority_drop, context_drop].into_iter().all(|hook| locked(&hook.0).is_none())
+        let answers = locked(&self.allocate.0).is_none() && locked(&self.release.0).is_none() && locked(&self.capability.0).is_none();
+        let Self { device, discovery, prefix, prefix_drop, drop, authority_drop, context_drop, .. } = self;
+        let others = [device, discovery, prefix, prefix_drop, drop, authority_drop, context_drop];
+        answers && others.into_iter().all(|hook| locked(&hook.0).is_none())
     }
 }
 
@@ -99,7 +112,7 @@ pub struct Double {
     device: DeviceKey,
     log: Log,
     script: Arc<Script>,
-    /// Calls of `allocate` and `release` in progress.
+    /// Calls in progress that the script answers.
     inside: AtomicUsize,
     /// What was handed out and not given back, by address.
     blocks: Mutex<HashMap<NonZeroUsize, Block>>,
@@ -149,6 +162,27 @@ impl Double {
             assert!(!self.log.is_gone(needed), "{} is there although {needed} is gone", self.name);
         }
     }
+
+    /// A call of a capability, as the script answers it.
+    fn capability(&self, call: fmt::Arguments<'_>) -> Result<u64, MemoryError> {
+        self.called(call);
+        let _inside = Inside::new(&self.inside);
+        let answer = self.script.capability.run();
+        self.check();
+        answer.unwrap_or(Ok(0))
+    }
+
+    fn hand_out(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {
+        let block = Block::new(bytes, align)?;
+        let pointer = block.pointer;
+        locked(&self.blocks).insert(pointer.addr(), block);
+        Ok(pointer)
+    }
+
+    /// Whether a live allocation has this address and this size.
+    fn has(&self, pointer: NonNull<u8>, bytes: usize) -> bool {
+        locked(&self.blocks).get(&pointer.addr()).is_some_and(|block| block.bytes == bytes)
+    }
 }
 
 impl DeviceAllocator for Double {
@@ -158,10 +192,7 @@ impl DeviceAllocator for Double {
         let answer = self.script.allocate.run();
         self.check();
         answer.unwrap_or(Ok(()))?;
-        let block = Block::new(bytes, align)?;
-        let pointer = block.pointer;
-        locked(&self.blocks).insert(pointer.addr(), block);
-        Ok(pointer)
+        self.hand_out(bytes, align)
     }
 
     unsafe fn deallocate(&self, _: NonNull<u8>, bytes: usize, align: usize) {
@@ -200,12 +231,148 @@ impl DeviceAllocator for Double {
 
     fn as_virtual_backing(&self) -> Option<&dyn VirtualBacking> {
         self.called(format_args!("as_virtual_backing"));
-        None
+        self.script.discovery.run();
+        self.script.offers_virtual_backing.load(SeqCst).then_some(self)
     }
 
     fn as_shared_mapping(&self) -> Option<&dyn SharedMapping> {
         self.called(format_args!("as_shared_mapping"));
-        None
+        self.script.discovery.run();
+        self.script.offers_shared_mapping.load(SeqCst).then_some(self)
+    }
+}
+
+impl VirtualBacking for Double {
+    fn allocate_committed(&self, bytes: usize, align: usize, committed: &[Range<usize>]) -> Result<NonNull<u8>, MemoryError> {
+        self.capability(format_args!("allocate_committed {bytes} {align} {committed:?}"))?;
+        self.hand_out(bytes, align)
+    }
+
+    fn commit_allocation_range(&self, at: NonNull<u8>, size: usize, align: usize, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        assert!(self.has(at, size));
+        self.capability(format_args!("commit_allocation_range {size} {align} {offset} {bytes}")).map(drop)
+    }
+
+    fn commit_allocation_ranges(&self, ranges: &[AllocationCommitRange]) -> Result<(), MemoryError> {
+        assert!(ranges.iter().all(|range| self.has(range.ptr, range.allocation_bytes)));
+        let ranges: Vec<_> = ranges.iter().map(|range| (range.allocation_bytes, range.align, range.offset, range.bytes)).collect();
+        self.capability(format_args!("commit_allocation_ranges {ranges:?}")).map(drop)
+    }
+
+    fn mapped_bytes_for_allocation_ranges(&self, _: &[AllocationCommitRange]) -> Result<u64, MemoryError> {
+        self.capability(format_args!("mapped_bytes_for_allocation_ranges"))
+    }
+
+    fn mapped_bytes_for_allocation(&self, bytes: usize, align: usize) -> Result<u64, MemoryError> {
+        self.capability(format_args!("mapped_bytes_for_allocation {bytes} {align}"))
+    }
+
+    fn decommit_allocation_range(
+        &self,
+        at: NonNull<u8>,
+        size: usize,
+        align: usize,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<u64, MemoryError> {
+        assert!(self.has(at, size));
+        self.capability(format_args!("decommit_allocation_range {size} {align} {offset} {bytes}"))
+    }
+
+    fn allocation_committed_bytes(&self, at: NonNull<u8>, size: usize, align: usize) -> usize {
+        assert!(self.has(at, size));
+        self.capability(format_args!("allocation_committed_bytes {size} {align}")).expect("it can't fail") as usize
+    }
+}
+
+impl SharedMapping for Double {
+    fn create_shared_prefix(&self, bytes: usize) -> Result<Box<dyn SharedDevicePrefix>, MemoryError> {
+        self.capability(format_args!("create_shared_prefix {bytes}"))?;
+        let (log, script) = (self.log.clone(), Arc::clone(&self.script));
+        Ok(Box::new(Prefix { needs: self.supports, bytes, log, script }))
+    }
+
+    fn incremental_owned_bytes_for_shared_prefix(&self, prefix: &dyn SharedDevicePrefix) -> Result<u64, MemoryError> {
+        let prefix = prefix.as_any().downcast_ref::<Prefix>().expect("a prefix of a double");
+        self.capability(format_args!("incremental_owned_bytes_for_shared_prefix {}", prefix.bytes))
+    }
+
+    fn commit_shared_prefix(
+        &self,
+        prefix: &dyn SharedDevicePrefix,
+        at: NonNull<u8>,
+        size: usize,
+        offset: usize,
+    ) -> Result<SharedPrefixCommitInfo, MemoryError> {
+        assert!(self.has(at, size));
+        let prefix = prefix.as_any().downcast_ref::<Prefix>().expect("a prefix of a double");
+        let granules = self.capability(format_args!("commit_shared_prefix {} {size} {offset}", prefix.bytes))? as usize;
+        Ok(SharedPrefixCommitInfo { additional_owned_bytes: 1, newly_mapped_bytes: 2, granules })
+    }
+}
+
+/// A shared prefix under the script of the allocator that made it. It is called P, and must not outlive what the allocator needs.
+struct Prefix {
+    needs: [&'static str; 2],
+    bytes: usize,
+    log: Log,
+    script: Arc<Script>,
+}
+
+impl Prefix {
+    fn check(&self) {
+        assert!(!self.needs.iter().any(|needed| self.log.is_gone(needed)), "P is there although a resource is gone");
+    }
+
+    fn called(&self, call: &str) {
+        self.log.add(format!("P {call}"));
+        self.check();
+        self.script.prefix.run();
+        self.check();
+    }
+}
+
+impl SharedDevicePrefix for Prefix {
+    fn device_ptr(&self) -> u64 {
+        self.called("device_ptr");
+        1 << 40
+    }
+
+    fn committed_physical_bytes(&self) -> u64 {
+        self.called("committed_physical_bytes");
+        self.bytes as u64 + 1
+    }
+
+    fn mapped_bytes(&self) -> usize {
+        self.called("mapped_bytes");
+        self.bytes + 2
+    }
+
+    fn requested_bytes(&self) -> usize {
+        self.called("requested_bytes");
+        self.bytes
+    }
+
+    /// For its maker alone, who is not logged.
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.called("debug");
+        formatter.write_str("P")
+    }
+}
+
+impl Drop for Prefix {
+    fn drop(&mut self) {
+        let ending = Ending { name: "P", log: &self.log };
+        self.check();
+        self.script.prefix_drop.run();
+        self.check();
+        drop(ending);
     }
 }
 
