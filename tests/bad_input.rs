@@ -2,18 +2,22 @@
 
 mod common {
     pub mod arm;
+    pub mod capable;
     pub mod doubles;
     pub mod lifecycle;
     pub mod phases;
+    pub mod queue;
     pub mod refused;
     pub mod rig;
 }
 
 use common::{
     arm::arm,
+    capable::{Capable, capable},
     doubles::Double,
     lifecycle::{REASON, bring},
     phases::PHASES,
+    queue::Queue,
     refused::{Expected, refused},
     rig::{DEVICE, Rig},
 };
@@ -265,25 +269,63 @@ fn confirming_and_removing() {
     }
 }
 
-/// R26, R31, R40, R59: an allocation is refused by the lifecycle, or else by the allocator.
+/// Calls that allocate. The allocator's own part is the last of what each logs.
+type Allocate = fn(&Capable) -> Result<(), BindingError>;
+const ALLOCATING: [(&str, Allocate); 3] = [
+    ("A allocate 8 8", |own| own.binding.allocate(8, 8).map(drop)),
+    ("A allocate 8 8", |own| own.binding.allocate_owning(8, 8).map(drop)),
+    ("A allocate_committed 8 8 [0..4]", |own| own.backing.allocate_committed(8, 8, &[0..4]).map(drop)),
+];
+
+/// R26, R31, R40, R59, R77: an allocation is refused by the lifecycle, or else by the allocator.
 #[test]
 fn allocating() {
     let no = || MemoryError::InvalidRequest { tier: "test", requested: 0, reason: "no" };
-    for phase in PHASES {
-        let rig = Rig::new();
-        let binding = rig.registry.bind(DEVICE).unwrap();
-        bring(&rig, phase);
-        if phase == Active {
-            let before = state(&rig);
-            arm(&rig.script.allocate, move || Err(no()));
-            refused(binding.allocate(8, 8), BindingError::Memory(no()));
-            assert_eq!(rig.log.take(), ["A allocate 8 8"]);
-            assert_eq!(state(&rig), before);
-        } else {
-            refused_without_a_trace(&rig, || binding.allocate(0, 3), refusal(rig.mechanism, phase));
+    for (call, allocate) in ALLOCATING {
+        for phase in PHASES {
+            let (rig, own) = capable();
+            bring(&rig, phase);
+            if phase == Active {
+                let before = state(&rig);
+                let hooked = call.contains("committed");
+                if hooked {
+                    arm(&rig.script.capability, move || Err(no()));
+                } else {
+                    arm(&rig.script.allocate, move || Err(no()));
+                }
+                refused(allocate(&own), BindingError::Memory(no()));
+                assert_eq!(rig.log.take().last().unwrap(), call);
+                assert_eq!(state(&rig), before);
+            } else {
+                refused_without_a_trace(&rig, || allocate(&own), refusal(rig.mechanism, phase));
+            }
+            drop(own);
+            rig.finish();
         }
-        drop(binding);
-        rig.finish();
+    }
+}
+
+/// R26, R31, R40: discovery and adoption, and capability calls that take neither an allocation nor a prefix, are refused by the lifecycle alone.
+#[test]
+fn asking_and_adopting() {
+    type Ask = fn(&Capable) -> Result<(), BindingError>;
+    let asking: [Ask; 5] = [
+        |own| own.binding.virtual_backing().map(drop),
+        |own| own.binding.shared_mapping().map(drop),
+        |own| own.backing.mapped_bytes_for_allocation(0, 3).map(drop),
+        |own| own.mapping.create_shared_prefix(0).map(drop),
+        // SAFETY: where it is accepted, the owner of nothing is dropped, and nobody acts on its quarantine.
+        |own| unsafe { own.binding.adopt_allocation(std::ptr::NonNull::dangling(), 0, 1) }.map(drop),
+    ];
+    for ask in asking {
+        for phase in PHASES {
+            let (rig, own) = capable();
+            bring(&rig, phase);
+            match phase {
+                Active => ask(&own).unwrap(),
+                phase => refused_without_a_trace(&rig, || ask(&own), refusal(rig.mechanism, phase)),
+            }
+        }
     }
 }
 
@@ -295,86 +337,220 @@ enum Origin {
     Elsewhere,
 }
 
+/// A binding, and metadata that may be used with it or not.
+struct Case<'a> {
+    rig: &'a Rig,
+    own: &'a Capable,
+    allocation: BoundAllocation,
+    view: BoundMemoryView,
+    /// One of `own`, one of what made the allocation, and one of neither.
+    prefixes: [BoundSharedPrefix; 3],
+    phase: MechanismLifecycle,
+    stale: bool,
+}
+
+impl Case<'_> {
+    /// What refuses the allocation to a call that wants an Active mechanism.
+    fn refusal(&self) -> Option<Expected> {
+        match self.phase {
+            Active if self.allocation.binding().identity() != self.own.binding.identity() => {
+                Some(mismatch(&self.own.binding, self.allocation.identity().binding().id()).into())
+            }
+            Active if self.stale => Some(BindingError::StaleAllocation(self.allocation.identity()).into()),
+            Active => None,
+            phase => Some(refusal(self.rig.mechanism, phase)),
+        }
+    }
+}
+
 /// Calls `with` for everything that metadata can be: of whatever origin, whose mechanism elsewhere is in whatever lifecycle, live or stale.
-fn metadata(with: impl Fn(&Rig, &MemoryBinding, BoundAllocation, BoundMemoryView, MechanismLifecycle, bool)) {
+fn metadata(with: impl Fn(Case<'_>)) {
     for phase in PHASES {
         for origin in [Origin::Own, Origin::Sibling, Origin::Elsewhere] {
             for phase_elsewhere in if origin == Origin::Elsewhere { &PHASES[..] } else { &[Active] } {
                 for stale in [false, true] {
                     println!("{phase:?}, {origin:?} {phase_elsewhere:?}, stale: {stale}");
-                    let (rig, elsewhere) = (Rig::new(), Rig::new());
-                    let binding = rig.registry.bind(DEVICE).unwrap();
+                    let ((rig, own), (elsewhere, far)) = (capable(), capable());
+                    let (sibling, third) = (Capable::of(&rig), Capable::of(&rig));
                     let (home, maker) = match origin {
-                        Origin::Own => (&rig, binding.clone()),
-                        Origin::Sibling => (&rig, rig.registry.bind(DEVICE).unwrap()),
-                        Origin::Elsewhere => (&elsewhere, elsewhere.registry.bind(DEVICE).unwrap()),
+                        Origin::Own => (&rig, &own),
+                        Origin::Sibling => (&rig, &sibling),
+                        Origin::Elsewhere => (&elsewhere, &far),
                     };
-                    let mut allocation = maker.allocate(64, 8).unwrap();
+                    let prefixes = [&own, maker, &third].map(|of| of.mapping.create_shared_prefix(32).unwrap());
+                    let mut allocation = maker.binding.allocate(64, 8).unwrap();
                     let view = allocation.view(0, 64).unwrap();
                     if stale {
                         arm(&home.script.release, || AllocationReleaseOutcome::failed("stuck"));
-                        allocation = maker.release(allocation).unwrap_err().into_parts().1;
+                        allocation = maker.binding.release(allocation).unwrap_err().into_parts().1;
                     }
                     bring(&elsewhere, *phase_elsewhere);
                     bring(&rig, phase);
                     elsewhere.log.take();
-                    with(&rig, &binding, allocation, view, phase, stale);
-                    assert_eq!(elsewhere.log.take(), [""; 0], "nobody was called");
+                    with(Case { rig: &rig, own: &own, allocation, view, prefixes, phase, stale });
+                    let dropped = elsewhere.log.take();
+                    assert!(dropped.is_empty() || dropped == ["P dropped"], "nobody was called: {dropped:?}");
                 }
             }
         }
     }
 }
 
-fn mismatch(expected: &MemoryBinding, actual: &MemoryBinding) -> BindingError {
-    BindingError::BindingMismatch { expected: expected.identity().id(), actual: actual.identity().id() }
+fn mismatch(expected: &MemoryBinding, actual: BindingId) -> BindingError {
+    BindingError::BindingMismatch { expected: expected.identity().id(), actual }
 }
 
 /// R55, R62, R64: a release is refused by the lifecycle of the binding it is asked of, then as another's, then as stale; the metadata comes back.
+/// So is its preparation.
 #[test]
 fn releasing() {
-    metadata(|rig, binding, allocation, _, phase, stale| {
-        let is_own = allocation.binding().identity() == binding.identity();
-        let expected: Expected = match phase {
-            DeviceLost | Terminated => refusal(rig.mechanism, phase),
-            Active | Retired if !is_own => mismatch(binding, allocation.binding()).into(),
-            Active | Retired if stale => BindingError::StaleAllocation(allocation.identity()).into(),
-            Active | Retired => {
-                binding.release(allocation).unwrap();
-                return;
-            }
-        };
-        let (identity, pointer) = (allocation.identity(), allocation.as_ptr());
-        let mut back = None;
-        let release = || {
-            let error = binding.release(allocation).unwrap_err();
-            assert_eq!((error.is_quarantined(), error.outcome(), error.state()), (false, None, AllocationReleaseState::Live));
-            let (error, allocation) = error.into_parts();
-            back = Some(allocation);
-            Err::<(), _>(error)
-        };
-        refused_without_a_trace(rig, release, expected);
-        let back = back.unwrap();
-        assert_eq!((back.identity(), back.as_ptr(), back.len(), back.alignment()), (identity, pointer, 64, 8));
-    });
+    type Release = fn(&MemoryBinding, BoundAllocation) -> Result<(), ExplicitReleaseError>;
+    let releasing: [Release; 2] = [
+        |binding, allocation| binding.release(allocation),
+        |binding, allocation| {
+            assert!(binding.prepare_release(allocation)?.execute().is_complete());
+            Ok(())
+        },
+    ];
+    for release in releasing {
+        metadata(|Case { rig, own: Capable { binding, .. }, allocation, phase, stale, .. }| {
+            let is_own = allocation.binding().identity() == binding.identity();
+            let expected: Expected = match phase {
+                DeviceLost | Terminated => refusal(rig.mechanism, phase),
+                Active | Retired if !is_own => mismatch(binding, allocation.binding().identity().id()).into(),
+                Active | Retired if stale => BindingError::StaleAllocation(allocation.identity()).into(),
+                Active | Retired => {
+                    release(binding, allocation).unwrap();
+                    return;
+                }
+            };
+            let (identity, pointer) = (allocation.identity(), allocation.as_ptr());
+            let mut back = None;
+            let call = || {
+                let error = release(binding, allocation).unwrap_err();
+                assert_eq!((error.is_quarantined(), error.outcome(), error.state()), (false, None, AllocationReleaseState::Live));
+                let (error, allocation) = error.into_parts();
+                back = Some(allocation);
+                Err::<(), _>(error)
+            };
+            refused_without_a_trace(rig, call, expected);
+            let back = back.unwrap();
+            assert_eq!((back.identity(), back.as_ptr(), back.len(), back.alignment()), (identity, pointer, 64, 8));
+        });
+    }
 }
 
 /// R55, R64: a look is refused by the lifecycle of the binding it is asked of, then as another's, then as stale; the closure does not run.
 #[test]
 fn looking() {
-    metadata(|rig, binding, allocation, view, phase, stale| {
-        let is_own = view.binding().identity() == binding.identity();
-        let expected: Expected = match phase {
-            Active if !is_own => mismatch(binding, view.binding()).into(),
-            Active if stale => BindingError::StaleAllocation(allocation.identity()).into(),
-            Active => {
-                binding.with_view(&view, |_| ()).unwrap();
-                return;
-            }
-            phase => refusal(rig.mechanism, phase),
-        };
-        refused_without_a_trace(rig, || binding.with_view(&view, |_| panic!("the closure runs")), expected);
+    metadata(|case| match case.refusal() {
+        None => case.own.binding.with_view(&case.view, |_| ()).unwrap(),
+        Some(expected) => {
+            let look = || case.own.binding.with_view(&case.view, |_| panic!("the closure runs"));
+            refused_without_a_trace(case.rig, look, expected);
+        }
     });
+}
+
+/// R55, R64, R76: the calls of a virtual backing on allocations, in the same order; no range is looked at.
+#[test]
+fn backing() {
+    type Call = fn(&BoundVirtualBacking, &BoundAllocation) -> Result<(), BindingError>;
+    let calls: [Call; 4] = [
+        |backing, allocation| backing.commit_allocation_range(allocation, 65, usize::MAX),
+        |backing, allocation| backing.commit_allocation_ranges(&[(allocation, 65, usize::MAX)]),
+        |backing, allocation| backing.decommit_allocation_range(allocation, 65, usize::MAX).map(drop),
+        |backing, allocation| backing.allocation_committed_bytes(allocation).map(drop),
+    ];
+    metadata(|case| {
+        for call in calls {
+            match case.refusal() {
+                None => call(&case.own.backing, &case.allocation).unwrap(),
+                Some(expected) => refused_without_a_trace(case.rig, || call(&case.own.backing, &case.allocation), expected),
+            }
+        }
+    });
+}
+
+/// R55, R64, R79: the calls of a shared mapping: the lifecycle, the prefix, then the allocation as another's, then as stale.
+#[test]
+fn mapping() {
+    metadata(|case| {
+        let Capable { binding, mapping, .. } = case.own;
+        for prefix in &case.prefixes {
+            let refusal_of_prefix = match case.phase {
+                Active if prefix.binding_identity() != binding.identity() => Some(mismatch(binding, prefix.binding_identity().id()).into()),
+                Active => None,
+                phase => Some(refusal(case.rig.mechanism, phase)),
+            };
+            match refusal_of_prefix.clone() {
+                None => drop(mapping.incremental_owned_bytes_for_shared_prefix(prefix).unwrap()),
+                Some(expected) => {
+                    refused_without_a_trace(case.rig, || mapping.incremental_owned_bytes_for_shared_prefix(prefix), expected);
+                }
+            }
+            match refusal_of_prefix.or_else(|| case.refusal()) {
+                None => drop(mapping.commit_shared_prefix(prefix, &case.allocation, 65).unwrap()),
+                Some(expected) => {
+                    refused_without_a_trace(case.rig, || mapping.commit_shared_prefix(prefix, &case.allocation, 65), expected);
+                }
+            }
+        }
+    });
+}
+
+/// R82, R83, R85: an owner is refused because of its views, then by its lifecycle, then as stale; its metadata because of its views alone.
+#[test]
+fn releasing_owners() {
+    type End = fn(OwningAllocation) -> Result<(), OwningReleaseError>;
+    let ends: [End; 4] = [
+        |owner| owner.into_bound().map(drop),
+        |owner| owner.prepare_release().map(drop),
+        |owner| owner.release_now().map(drop),
+        |owner| owner.release_deferred(&Queue(|request: PreparedAllocationRelease| Ok(drop(request.execute())))).map(drop),
+    ];
+    for (number, end) in ends.into_iter().enumerate() {
+        for phase in PHASES {
+            for views in [0, 1, 3] {
+                for stale in [false, true] {
+                    let rig = Rig::new();
+                    let binding = rig.registry.bind(DEVICE).unwrap();
+                    let mut owner = binding.allocate_owning(64, 8).unwrap();
+                    let held: Vec<_> = (0..views).map(|_| owner.view(0, 8).unwrap()).collect();
+                    if stale {
+                        // Whoever has views of an owner keeps it from getting stale.
+                        let Ok(bound) = owner.into_bound() else { continue };
+                        arm(&rig.script.release, || AllocationReleaseOutcome::failed("stuck"));
+                        owner = OwningAllocation::new(binding.release(bound).unwrap_err().into_parts().1);
+                    }
+                    bring(&rig, phase);
+                    let identity = owner.identity();
+                    let expected: Expected = if views != 0 {
+                        BindingError::OutstandingViews { identity, views }.into()
+                    } else if number == 0 {
+                        assert_eq!(owner.into_bound().unwrap().identity(), identity);
+                        continue;
+                    } else if matches!(phase, DeviceLost | Terminated) {
+                        refusal(rig.mechanism, phase)
+                    } else if stale {
+                        BindingError::StaleAllocation(identity).into()
+                    } else {
+                        end(owner).unwrap();
+                        continue;
+                    };
+                    let mut back = None;
+                    let call = || {
+                        let (error, owner) = end(owner).unwrap_err().into_parts();
+                        back = Some(owner);
+                        Err::<(), _>(error)
+                    };
+                    refused_without_a_trace(&rig, call, expected);
+                    assert_eq!(back.unwrap().outstanding_views(), views);
+                    drop(held);
+                }
+            }
+        }
+    }
 }
 
 /// R68, R69: a view is refused by its range, then by the lifecycle of its own mechanism, then as stale.

@@ -65,8 +65,40 @@ fn life(registry: &BindingRegistry, device: DeviceKey) -> (RegisteredProviderCon
     (context, authority, mechanism)
 }
 
-/// Allocates, looks and releases.
+/// A queue that executes at once.
+#[derive(Debug)]
+struct AtOnce;
+
+impl DeferredReleaseQueue for AtOnce {
+    fn enqueue(&self, request: PreparedAllocationRelease) -> Result<(), DeferredEnqueueError> {
+        assert_eq!(request.state(), AllocationReleaseState::Queued);
+        request.execute();
+        Ok(())
+    }
+}
+
+/// Allocates, looks and releases, in each way.
 fn work(binding: &MemoryBinding) {
+    let owner = binding.allocate_owning(32, 8).unwrap();
+    let view = owner.view(8, 8).unwrap();
+    let (_, owner) = owner.release_now().unwrap_err().into_parts();
+    drop(view);
+    assert!(owner.release_deferred(&AtOnce).unwrap().is_queued());
+    let request = binding.prepare_release(binding.allocate(16, 8).unwrap()).unwrap();
+    request.execute();
+    let owner = binding.allocate_owning(8, 8).unwrap();
+    if let Some(backing) = binding.virtual_backing().unwrap() {
+        backing.commit_allocation_ranges(&[(owner.bound(), 0, 8)]).unwrap();
+        assert_eq!(backing.allocation_committed_bytes(owner.bound()).unwrap(), 0);
+        binding.release(backing.allocate_committed(8, 8, &[]).unwrap()).unwrap();
+    }
+    if let Some(mapping) = binding.shared_mapping().unwrap() {
+        let prefix = mapping.create_shared_prefix(8).unwrap();
+        mapping.commit_shared_prefix(&prefix, owner.bound(), 0).unwrap();
+        assert_eq!(prefix.requested_bytes(), 8);
+    }
+    assert!(owner.release_now().unwrap().is_complete());
+
     let allocation = binding.allocate(64, 8).unwrap();
     let view = allocation.view(8, 8).unwrap();
     assert_eq!(binding.clone().with_view(&view, |view| view.len()).unwrap(), 8);
