@@ -13,7 +13,7 @@ mod common {
 
 use common::{
     arm::arm,
-    capable::{Capable, capable},
+    capable::Capable,
     doubles::Double,
     lifecycle::{REASON, bring},
     phases::PHASES,
@@ -283,7 +283,8 @@ fn allocating() {
     let no = || MemoryError::InvalidRequest { tier: "test", requested: 0, reason: "no" };
     for (call, allocate) in ALLOCATING {
         for phase in PHASES {
-            let (rig, own) = capable();
+            let rig = Rig::new();
+            let own = Capable::of(&rig);
             bring(&rig, phase);
             if phase == Active {
                 let before = state(&rig);
@@ -319,7 +320,8 @@ fn asking_and_adopting() {
     ];
     for ask in asking {
         for phase in PHASES {
-            let (rig, own) = capable();
+            let rig = Rig::new();
+            let own = Capable::of(&rig);
             bring(&rig, phase);
             match phase {
                 Active => ask(&own).unwrap(),
@@ -370,7 +372,8 @@ fn metadata(with: impl Fn(Case<'_>)) {
             for phase_elsewhere in if origin == Origin::Elsewhere { &PHASES[..] } else { &[Active] } {
                 for stale in [false, true] {
                     println!("{phase:?}, {origin:?} {phase_elsewhere:?}, stale: {stale}");
-                    let ((rig, own), (elsewhere, far)) = (capable(), capable());
+                    let (rig, elsewhere) = (Rig::new(), Rig::new());
+                    let (own, far) = (Capable::of(&rig), Capable::of(&elsewhere));
                     let (sibling, third) = (Capable::of(&rig), Capable::of(&rig));
                     let (home, maker) = match origin {
                         Origin::Own => (&rig, &own),

@@ -14,7 +14,7 @@ mod common {
 use common::{
     another::another,
     arm::arm,
-    capable::{Capable, capable},
+    capable::Capable,
     doubles::{Resource, Script},
     lifecycle::{REASON, bring},
     phases::PHASES,
@@ -67,7 +67,8 @@ const CALLS: [(&str, &str, Call); 9] = [
 
 /// A rig that offers everything, with an allocation of 64 bytes at 8 and a prefix of 32.
 fn equipped() -> (Rig, Capable, BoundSharedPrefix, BoundAllocation) {
-    let (rig, capable) = capable();
+    let rig = Rig::new();
+    let capable = Capable::of(&rig);
     let (prefix, allocation) = (capable.mapping.create_shared_prefix(32).unwrap(), capable.binding.allocate(64, 8).unwrap());
     rig.log.take();
     (rig, capable, prefix, allocation)
@@ -247,7 +248,8 @@ fn errors_arrive() {
 /// R60, R78: what a capability has allocated is an allocation like any other, and goes back through the allocator.
 #[test]
 fn committed_allocations_are_allocations() {
-    let (rig, capable) = capable();
+    let rig = Rig::new();
+    let capable = Capable::of(&rig);
     let allocation = capable.backing.allocate_committed(128, 16, &[0..64, 96..128]).unwrap();
     assert_eq!((allocation.len(), allocation.alignment()), (128, 16));
     assert_eq!(allocation.binding().identity(), capable.binding.identity());
@@ -311,7 +313,8 @@ fn read(rig: &Rig, prefix: &BoundSharedPrefix) {
 #[test]
 fn prefixes_are_read_at_any_time() {
     for phase in PHASES {
-        let (rig, capable) = capable();
+        let rig = Rig::new();
+        let capable = Capable::of(&rig);
         let prefix = capable.mapping.create_shared_prefix(32).unwrap();
         bring(&rig, phase);
         let inside = capable.binding.clone();
@@ -332,7 +335,8 @@ fn prefixes_are_read_at_any_time() {
 #[test]
 fn prefixes_hold_up_nothing() {
     for lose in [false, true] {
-        let (rig, capable) = capable();
+        let rig = Rig::new();
+        let capable = Capable::of(&rig);
         let prefix = capable.mapping.create_shared_prefix(32).unwrap();
         let snapshot = rig.registry.snapshot(rig.mechanism).unwrap();
         assert!(!snapshot.retains_ownership() && snapshot.active_operations == 0);
@@ -365,7 +369,8 @@ fn prefixes_end_when_they_are_dropped() {
 /// R49, R50: a prefix that ends within another destructor ends before what it needs, too, before the outermost call returns.
 #[test]
 fn prefixes_end_first_within_destructors() {
-    let (rig, capable) = capable();
+    let rig = Rig::new();
+    let capable = Capable::of(&rig);
     let prefix = capable.mapping.create_shared_prefix(32).unwrap();
     drop(capable);
     rig.registry.retire(rig.mechanism).unwrap();
@@ -385,7 +390,8 @@ fn prefixes_end_first_within_destructors() {
 /// R48, R49: what the end of a prefix brings about comes after it, whatever shares authority and context.
 #[test]
 fn what_a_prefix_pinned_ends_after_it() {
-    let (rig, capable) = capable();
+    let rig = Rig::new();
+    let capable = Capable::of(&rig);
     let prefix = capable.mapping.create_shared_prefix(32).unwrap();
     drop(capable);
     let sibling = another(&rig, "B");

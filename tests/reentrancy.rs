@@ -4,9 +4,11 @@ mod common {
     pub mod another;
     pub mod api;
     pub mod arm;
+    pub mod capable;
     pub mod doubles;
     pub mod held;
     pub mod park;
+    pub mod queue;
     pub mod refused;
     pub mod rig;
     pub mod watchdog;
@@ -16,9 +18,11 @@ use common::{
     another::another,
     api::Reach,
     arm::arm,
+    capable::Capable,
     doubles::Double,
     held::{Held, hold},
     park::gate,
+    queue::Queue,
     refused::refused,
     rig::{DEVICE, Rig},
     watchdog::in_time,
@@ -36,7 +40,7 @@ type Action = Box<dyn FnOnce() + Send>;
 type Callback = fn(Rig, Action);
 
 /// Where the library calls a user's code.
-const CALLBACKS: [(&str, Callback); 10] = [
+const CALLBACKS: [(&str, Callback); 27] = [
     ("device, of a registration", |rig, action| {
         arm(&rig.script.device, action);
         let allocator = Double::new("B", ["Q", "C"], DEVICE, &rig.log, &rig.script);
@@ -83,6 +87,78 @@ const CALLBACKS: [(&str, Callback); 10] = [
         drop((held.binding, held.view));
         rig.finish();
     }),
+    ("as_virtual_backing", |rig, action| {
+        arm(&rig.script.discovery, action);
+        drop(Capable::of(&rig));
+        rig.finish();
+    }),
+    ("as_shared_mapping", |rig, action| {
+        let binding = rig.registry.bind(DEVICE).unwrap();
+        arm(&rig.script.discovery, action);
+        assert!(binding.shared_mapping().unwrap().is_none());
+        drop(binding);
+        rig.finish();
+    }),
+    ("allocate_committed", |rig, action| {
+        in_capability(rig, action, |own, _, _| {
+            own.binding.release(own.backing.allocate_committed(16, 8, &[0..8]).unwrap()).unwrap();
+        });
+    }),
+    ("commit_allocation_range", |rig, action| {
+        in_capability(rig, action, |own, _, allocation| own.backing.commit_allocation_range(allocation, 0, 8).unwrap());
+    }),
+    ("commit_allocation_ranges", |rig, action| {
+        in_capability(rig, action, |own, _, allocation| own.backing.commit_allocation_ranges(&[(allocation, 0, 8)]).unwrap());
+    }),
+    ("mapped_bytes_for_allocation", |rig, action| {
+        in_capability(rig, action, |own, _, _| assert_eq!(own.backing.mapped_bytes_for_allocation(16, 8).unwrap(), 5));
+    }),
+    ("decommit_allocation_range", |rig, action| {
+        in_capability(rig, action, |own, _, allocation| {
+            assert_eq!(own.backing.decommit_allocation_range(allocation, 0, 8).unwrap(), 5);
+        });
+    }),
+    ("allocation_committed_bytes", |rig, action| {
+        in_capability(rig, action, |own, _, allocation| assert_eq!(own.backing.allocation_committed_bytes(allocation).unwrap(), 5));
+    }),
+    ("create_shared_prefix", |rig, action| {
+        in_capability(rig, action, |own, _, _| drop(own.mapping.create_shared_prefix(8).unwrap()));
+    }),
+    ("incremental_owned_bytes_for_shared_prefix", |rig, action| {
+        in_capability(rig, action, |own, prefix, _| {
+            assert_eq!(own.mapping.incremental_owned_bytes_for_shared_prefix(prefix).unwrap(), 5);
+        });
+    }),
+    ("commit_shared_prefix", |rig, action| {
+        in_capability(rig, action, |own, prefix, allocation| {
+            assert_eq!(own.mapping.commit_shared_prefix(prefix, allocation, 0).unwrap().granules, 5);
+        });
+    }),
+    ("device_ptr", |rig, action| in_prefix(rig, action, |prefix| assert_eq!(prefix.device_ptr(), 1 << 40))),
+    ("committed_physical_bytes", |rig, action| in_prefix(rig, action, |prefix| assert_eq!(prefix.committed_physical_bytes(), 33))),
+    ("mapped_bytes", |rig, action| in_prefix(rig, action, |prefix| assert_eq!(prefix.mapped_bytes(), 34))),
+    ("requested_bytes", |rig, action| in_prefix(rig, action, |prefix| assert_eq!(prefix.requested_bytes(), 32))),
+    ("the destructor of a prefix", |rig, action| {
+        let own = Capable::of(&rig);
+        let prefix = own.mapping.create_shared_prefix(32).unwrap();
+        arm(&rig.script.prefix_drop, action);
+        drop(prefix);
+        drop(own);
+        rig.finish();
+    }),
+    ("enqueue", |rig, action| {
+        let held = hold(&rig);
+        let action = Mutex::new(Some(action));
+        let queue = Queue(|request: PreparedAllocationRelease| {
+            let action = action.lock().unwrap().take();
+            action.expect("called once")();
+            assert!(request.execute().is_complete());
+            Ok(())
+        });
+        assert!(OwningAllocation::new(held.allocation).release_deferred(&queue).unwrap().is_queued());
+        drop((held.binding, held.view));
+        rig.finish();
+    }),
     ("the conversion of a loss's reason", |rig, action| {
         rig.registry.invalidate_device(DEVICE, Reason(action)).unwrap();
         refused(rig.registry.bind_registered(rig.mechanism), BindingError::DeviceLost { device: DEVICE, reason: "converted".into() });
@@ -109,6 +185,31 @@ const CALLBACKS: [(&str, Callback); 10] = [
         rig.finish();
     }),
 ];
+
+/// Has a capability called, which acts and answers 5.
+fn in_capability(rig: Rig, action: Action, call: fn(&Capable, &BoundSharedPrefix, &BoundAllocation)) {
+    let own = Capable::of(&rig);
+    let (prefix, allocation) = (own.mapping.create_shared_prefix(32).unwrap(), own.binding.allocate(64, 8).unwrap());
+    arm(&rig.script.capability, || {
+        action();
+        Ok(5)
+    });
+    call(&own, &prefix, &allocation);
+    own.binding.release(allocation).unwrap();
+    drop((own, prefix));
+    rig.finish();
+}
+
+/// Has an accessor of a prefix called, which acts.
+fn in_prefix(rig: Rig, action: Action, call: fn(&BoundSharedPrefix)) {
+    let own = Capable::of(&rig);
+    let prefix = own.mapping.create_shared_prefix(32).unwrap();
+    drop(own);
+    arm(&rig.script.prefix, action);
+    call(&prefix);
+    drop(prefix);
+    rig.finish();
+}
 
 /// Acts once, when it gives memory back.
 struct Plain(Mutex<Option<Action>>);
@@ -352,6 +453,78 @@ fn an_allocator_may_turn_on_itself_in_release() {
         assert_eq!((snapshot.lifecycle, snapshot.active_operations), (lifecycle, 0));
         assert!(!snapshot.retains_ownership());
         drop((held.binding, held.view));
+        rig.finish();
+    }
+}
+
+/// R108, R109: the same in a capability, which is asked and called as the mechanism was when the call began.
+#[test]
+fn an_allocator_may_turn_on_itself_in_a_capability() {
+    for (act, lifecycle) in OWN {
+        for in_discovery in [false, true] {
+            let rig = Rig::new();
+            let own = Capable::of(&rig);
+            let allocation = own.binding.allocate(64, 8).unwrap();
+            let turn = turn_on_oneself(&rig, act, lifecycle);
+            if in_discovery {
+                arm(&rig.script.discovery, turn);
+            } else {
+                arm(&rig.script.capability, || {
+                    turn();
+                    Ok(0)
+                });
+            }
+            rig.log.take();
+            own.backing.commit_allocation_range(&allocation, 0, 8).unwrap();
+            assert_eq!(rig.log.take(), ["A as_virtual_backing", "A commit_allocation_range 64 8 0 8"]);
+            let snapshot = rig.registry.snapshot(rig.mechanism).unwrap();
+            assert_eq!((snapshot.lifecycle, snapshot.live_allocations, snapshot.active_operations), (lifecycle, 1, 0));
+        }
+        // What it allocates then is recorded.
+        let rig = Rig::new();
+        let own = Capable::of(&rig);
+        let turn = turn_on_oneself(&rig, act, lifecycle);
+        arm(&rig.script.capability, || {
+            turn();
+            Ok(0)
+        });
+        let allocation = own.backing.allocate_committed(64, 8, &[]).unwrap();
+        let snapshot = rig.registry.snapshot(rig.mechanism).unwrap();
+        assert_eq!((snapshot.lifecycle, snapshot.live_allocations, snapshot.active_operations), (lifecycle, 1, 0));
+        if lifecycle == DeviceLost {
+            rig.registry.confirm_context_terminated(rig.context).unwrap();
+            drop(allocation);
+        } else {
+            own.binding.release(allocation).unwrap();
+        }
+        drop(own);
+        rig.finish();
+    }
+}
+
+/// R91, R108, R109: the same in a queue: the request that it is handed holds the operation, and is then executed by the lifecycle that it meets.
+#[test]
+fn a_queue_may_turn_on_the_mechanism() {
+    for (act, lifecycle) in OWN {
+        let rig = Rig::new();
+        let Held { binding, allocation, view } = hold(&rig);
+        let turn = Mutex::new(Some(turn_on_oneself(&rig, act, lifecycle)));
+        let queue = Queue(|request: PreparedAllocationRelease| {
+            turn.lock().unwrap().take().unwrap()();
+            let snapshot = binding.mechanism_snapshot().unwrap();
+            assert_eq!((snapshot.live_allocations, snapshot.queued_releases, snapshot.active_operations), (0, 1, 1));
+            assert_eq!(request.execute().is_complete(), lifecycle != DeviceLost);
+            Ok(())
+        });
+        assert!(OwningAllocation::new(allocation).release_deferred(&queue).unwrap().is_queued());
+        let snapshot = binding.mechanism_snapshot().unwrap();
+        let quarantined = usize::from(lifecycle == DeviceLost);
+        assert_eq!((snapshot.lifecycle, snapshot.active_operations, snapshot.quarantined_allocations), (lifecycle, 0, quarantined));
+        drop((binding, view));
+        if lifecycle == DeviceLost {
+            assert_eq!(rig.log.take(), [""; 0]);
+            rig.registry.confirm_context_terminated(rig.context).unwrap();
+        }
         rig.finish();
     }
 }

@@ -10,18 +10,11 @@ pub struct Capable {
     pub mapping: BoundSharedMapping,
 }
 
-/// A rig whose allocator offers both capabilities.
-pub fn capable() -> (Rig, Capable) {
-    let rig = Rig::new();
-    rig.script.offers_virtual_backing.store(true, SeqCst);
-    rig.script.offers_shared_mapping.store(true, SeqCst);
-    let capable = Capable::of(&rig);
-    (rig, capable)
-}
-
 impl Capable {
-    /// A new binding to what is selected, with its handles.
+    /// A new binding to the rig's mechanism, which offers both capabilities from now on, with a handle of each.
     pub fn of(rig: &Rig) -> Self {
+        rig.script.offers_virtual_backing.store(true, SeqCst);
+        rig.script.offers_shared_mapping.store(true, SeqCst);
         let binding = rig.registry.bind(DEVICE).unwrap();
         let (backing, mapping) = (binding.virtual_backing().unwrap().unwrap(), binding.shared_mapping().unwrap().unwrap());
         rig.log.take();
