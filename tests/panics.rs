@@ -4,9 +4,11 @@ mod common {
     pub mod another;
     pub mod api;
     pub mod arm;
+    pub mod capable;
     pub mod doubles;
     pub mod held;
     pub mod lifecycle;
+    pub mod queue;
     pub mod refused;
     pub mod rig;
 }
@@ -15,9 +17,11 @@ use common::{
     another::another,
     api::Reach,
     arm::arm,
+    capable::Capable,
     doubles::{Double, Log, Resource, Script},
     held::hold,
     lifecycle::bring,
+    queue::Queue,
     refused::refused,
     rig::{DEVICE, Rig},
 };
@@ -162,6 +166,163 @@ fn release() {
         bring(&rig, Terminated);
         rig.finish();
     }
+}
+
+/// R117: the same however the release was prepared, on whichever way it gets to the allocator.
+#[test]
+fn prepared_releases() {
+    type Release = fn(OwningAllocation);
+    let releases: [Release; 4] = [
+        |owner| drop(owner.prepare_release().unwrap().execute()),
+        |owner| drop(owner.release_now()),
+        |owner| drop(owner.release_deferred(&Queue(|request: PreparedAllocationRelease| Ok(drop(request.execute()))))),
+        |owner| {
+            let request = owner.prepare_release().unwrap();
+            drop(DeferredEnqueueError::new(DeferredEnqueueRejection::Full, request).into_request().execute());
+        },
+    ];
+    for release in releases {
+        let rig = Rig::new();
+        let held = hold(&rig);
+        let identity = held.allocation.identity();
+        arm(&rig.script.release, || panic_any(Thrown("release")));
+        throws("release", || release(OwningAllocation::new(held.allocation)));
+        assert_eq!(rig.log.take(), ["A release 64 8"]);
+        let snapshot = rig.registry.snapshot(rig.mechanism).unwrap();
+        assert_eq!((snapshot.live_allocations, snapshot.queued_releases, snapshot.active_operations), (0, 0, 0));
+        let entries = held.binding.quarantined().unwrap();
+        assert_eq!(
+            entries.iter().map(|entry| (entry.identity, entry.reason)).collect::<Vec<_>>(),
+            [(identity, QuarantineReason::AbandonedRequest)]
+        );
+        Reach::of(&rig).whole_api();
+        drop((held.binding, held.view));
+        bring(&rig, Terminated);
+        rig.finish();
+    }
+}
+
+/// R115, R119: a panic in a question for a capability, or in any method of one, leaves everything as it was.
+#[test]
+fn capabilities() {
+    type Call = fn(&Capable, &BoundSharedPrefix, &BoundAllocation);
+    let calls: [Call; 9] = [
+        |own, _, _| own.binding.release(own.backing.allocate_committed(8, 8, &[]).unwrap()).unwrap(),
+        |own, _, allocation| drop(own.backing.commit_allocation_range(allocation, 0, 8)),
+        |own, _, allocation| drop(own.backing.commit_allocation_ranges(&[(allocation, 0, 8)])),
+        |own, _, _| drop(own.backing.mapped_bytes_for_allocation(8, 8)),
+        |own, _, allocation| drop(own.backing.decommit_allocation_range(allocation, 0, 8)),
+        |own, _, allocation| drop(own.backing.allocation_committed_bytes(allocation)),
+        |own, _, _| drop(own.mapping.create_shared_prefix(8)),
+        |own, prefix, _| drop(own.mapping.incremental_owned_bytes_for_shared_prefix(prefix)),
+        |own, prefix, allocation| drop(own.mapping.commit_shared_prefix(prefix, allocation, 0)),
+    ];
+    for call in calls {
+        let rig = Rig::new();
+        let own = Capable::of(&rig);
+        let (prefix, allocation) = (own.mapping.create_shared_prefix(32).unwrap(), own.binding.allocate(64, 8).unwrap());
+        let before = rig.registry.snapshot(rig.mechanism).unwrap();
+        assert_eq!((before.live_allocations, before.active_operations), (1, 0));
+        for _ in 0..2 {
+            arm(&rig.script.capability, || panic_any(Thrown("capability")));
+            throws("capability", || call(&own, &prefix, &allocation));
+            assert_eq!(rig.registry.snapshot(rig.mechanism).unwrap(), before);
+            arm(&rig.script.discovery, throw("discovery"));
+            throws("discovery", || call(&own, &prefix, &allocation));
+            assert_eq!(rig.registry.snapshot(rig.mechanism).unwrap(), before);
+        }
+        call(&own, &prefix, &allocation);
+        own.binding.release(allocation).unwrap();
+        drop((own, prefix));
+        Reach::of(&rig).whole_api();
+        bring(&rig, Retired);
+        rig.finish();
+    }
+
+    let rig = Rig::new();
+    let binding = rig.registry.bind(DEVICE).unwrap();
+    arm(&rig.script.discovery, throw("backing"));
+    throws("backing", || binding.virtual_backing());
+    arm(&rig.script.discovery, throw("mapping"));
+    throws("mapping", || binding.shared_mapping());
+    assert_eq!(rig.registry.snapshot(rig.mechanism).unwrap().active_operations, 0);
+    drop(binding);
+    rig.finish();
+}
+
+/// R116, R119: a queue that panics before it has stored the request abandons it; what it has stored is its own.
+#[test]
+fn enqueue() {
+    let rig = Rig::new();
+    let held = hold(&rig);
+    let identity = held.allocation.identity();
+    let dropping = Queue(|_| panic_any(Thrown("enqueue")));
+    throws("enqueue", || OwningAllocation::new(held.allocation).release_deferred(&dropping));
+    let snapshot = rig.registry.snapshot(rig.mechanism).unwrap();
+    assert_eq!((snapshot.live_allocations, snapshot.queued_releases, snapshot.active_operations), (0, 0, 0));
+    let entries = held.binding.quarantined().unwrap();
+    assert_eq!((entries.len(), entries[0].identity, entries[0].reason), (1, identity, QuarantineReason::AbandonedRequest));
+    assert_eq!((entries[0].state, entries[0].retained_bytes), (AllocationReleaseState::Quarantined, 64));
+
+    let kept = Mutex::new(None);
+    let storing = Queue(|request| {
+        *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(request);
+        panic_any(Thrown("enqueue"))
+    });
+    throws("enqueue", || held.binding.allocate_owning(16, 8).unwrap().release_deferred(&storing));
+    let snapshot = rig.registry.snapshot(rig.mechanism).unwrap();
+    assert_eq!((snapshot.queued_releases, snapshot.active_operations, snapshot.quarantined_allocations), (1, 1, 1));
+    let request = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+    rig.log.take();
+    assert!(request.unwrap().execute().is_complete());
+    assert_eq!(rig.log.take(), ["A release 16 8"]);
+
+    let snapshot = rig.registry.snapshot(rig.mechanism).unwrap();
+    assert_eq!((snapshot.queued_releases, snapshot.active_operations, snapshot.quarantined_allocations), (0, 0, 1));
+    Reach::of(&rig).whole_api();
+    drop((held.binding, held.view));
+    bring(&rig, Terminated);
+    rig.finish();
+}
+
+/// R94, R116: a request that is dropped by unwinding is abandoned, an owner that is, dropped.
+#[test]
+fn owners_and_requests_while_unwinding() {
+    let rig = Rig::new();
+    let binding = rig.registry.bind(DEVICE).unwrap();
+    throws("first", || {
+        let _owner = binding.allocate_owning(32, 8).unwrap();
+        let _request = binding.allocate_owning(64, 8).unwrap().prepare_release().unwrap();
+        panic_any(Thrown("first"));
+    });
+    let mut reasons: Vec<_> = binding.quarantined().unwrap().iter().map(|entry| (entry.bytes, entry.reason)).collect();
+    reasons.sort_by_key(|(bytes, _)| *bytes);
+    assert_eq!(reasons, [(32, QuarantineReason::OwnerDropped), (64, QuarantineReason::AbandonedRequest)]);
+    assert_eq!(rig.registry.snapshot(rig.mechanism).unwrap().active_operations, 0);
+    drop(binding);
+    bring(&rig, Terminated);
+    rig.finish();
+}
+
+/// R119: an accessor of a prefix that panics does so at its caller, and the prefix goes on.
+#[test]
+fn prefix_accessors() {
+    let rig = Rig::new();
+    let own = Capable::of(&rig);
+    let prefix = own.mapping.create_shared_prefix(32).unwrap();
+    let accessors: [fn(&BoundSharedPrefix); 4] = [
+        |prefix| drop(prefix.device_ptr()),
+        |prefix| drop(prefix.committed_physical_bytes()),
+        |prefix| drop(prefix.mapped_bytes()),
+        |prefix| drop(prefix.requested_bytes()),
+    ];
+    for access in accessors {
+        arm(&rig.script.prefix, throw("accessor"));
+        throws("accessor", || access(&prefix));
+        access(&prefix);
+    }
+    drop((own, prefix));
+    rig.finish();
 }
 
 /// Throws when it is converted.
@@ -407,6 +568,102 @@ fn nested_destructors() {
         assert_eq!(rig.log.take(), ["A dropped", "B dropped"]);
         assert_eq!(rig.registry.snapshots().unwrap(), []);
         a_whole_life(&rig.registry, &rig.log);
+    }
+}
+
+/// R49, R118: a prefix that panics as it ends, with its mechanism about: nothing else happens.
+#[test]
+fn a_prefix_alone() {
+    let rig = Rig::new();
+    let own = Capable::of(&rig);
+    let prefix = own.mapping.create_shared_prefix(32).unwrap();
+    arm(&rig.script.prefix_drop, throw("prefix"));
+    rig.log.take();
+    throws("prefix", || drop(prefix));
+    assert_eq!(rig.log.take(), ["P dropped"]);
+    drop(own);
+    Reach::of(&rig).whole_api();
+    rig.finish();
+}
+
+/// A prefix that is the last pin of everything but the registry that is handed out with it.
+fn last_prefix(armed: Armed) -> (BoundSharedPrefix, BindingRegistry, Log) {
+    let rig = Rig::new();
+    let own = Capable::of(&rig);
+    let prefix = own.mapping.create_shared_prefix(32).unwrap();
+    drop(own);
+    rig.registry.retire(rig.mechanism).unwrap();
+    rig.registry.remove(rig.mechanism).unwrap();
+    rig.registry.remove_authority(rig.authority).unwrap();
+    rig.registry.remove_provider_context(rig.context).unwrap();
+    arm(&rig.script.prefix_drop, throw("prefix"));
+    arm_destructors(&rig.script, armed);
+    rig.log.take();
+    (prefix, rig.registry, rig.log)
+}
+
+/// Which destructors panic behind that of a prefix, and how many.
+const BEHIND: [(Armed, u64); 4] = [
+    ([None; 3], 0),
+    ([Some("allocator"), None, None], 1),
+    ([None, None, Some("context")], 1),
+    ([Some("allocator"), Some("authority"), Some("context")], 3),
+];
+const PREFIX_AND_ALL: [&str; 4] = ["P dropped", "A dropped", "Q dropped", "C dropped"];
+
+/// R48, R49, R118: a prefix that is the last pin and panics: what it pinned still ends after it, in order, whatever else panics; it is
+/// the first, so its panic is passed on.
+#[test]
+fn a_prefix_as_the_last_pin() {
+    let _alone = counting();
+    for (armed, suppressed) in BEHIND {
+        let (prefix, registry, log) = last_prefix(armed);
+        let before = suppressed_panics();
+        throws("prefix", || drop(prefix));
+        assert_eq!(suppressed_panics() - before, suppressed);
+        assert_eq!(log.take(), PREFIX_AND_ALL);
+        a_whole_life(&registry, &log);
+    }
+}
+
+/// R49, R118: on a thread that is unwinding the panics are counted.
+#[test]
+fn a_prefix_while_unwinding() {
+    let _alone = counting();
+    for (armed, suppressed) in BEHIND {
+        let (prefix, registry, log) = last_prefix(armed);
+        let before = suppressed_panics();
+        throws("first", move || {
+            let _prefix = prefix;
+            panic_any(Thrown("first"));
+        });
+        assert_eq!(suppressed_panics() - before, suppressed + 1);
+        assert_eq!(log.take(), PREFIX_AND_ALL);
+        a_whole_life(&registry, &log);
+    }
+}
+
+/// R49, R50, R118: within another destructor, the prefix and all that it pins end before the outermost call returns, in order.
+#[test]
+fn a_prefix_within_a_destructor() {
+    let _alone = counting();
+    for (armed, suppressed) in BEHIND {
+        for outer_too in [false, true] {
+            let (prefix, registry, log) = last_prefix(armed);
+            let script = Arc::<Script>::default();
+            let outer = registry.register_provider_context(DEVICE, Resource::context("outer", &log, &script)).unwrap();
+            arm(&script.context_drop, move || {
+                drop(prefix);
+                if outer_too {
+                    panic_any(Thrown("outer"));
+                }
+            });
+            let before = suppressed_panics();
+            throws(if outer_too { "outer" } else { "prefix" }, || registry.remove_provider_context(outer));
+            assert_eq!(suppressed_panics() - before, suppressed + u64::from(outer_too));
+            assert_eq!(log.take(), [&["outer dropped"][..], &PREFIX_AND_ALL].concat());
+            a_whole_life(&registry, &log);
+        }
     }
 }
 

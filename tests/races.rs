@@ -617,6 +617,222 @@ fn release_and_lose() {
     }
 }
 
+/// A mechanism with an owner of one allocation and, if asked for, a view of it or a prepared request.
+struct Owned {
+    work: Work,
+    owner: Mutex<Option<OwningAllocation>>,
+    view: Mutex<Option<OwnedView>>,
+    request: Mutex<Option<PreparedAllocationRelease>>,
+}
+
+impl Owned {
+    fn new(stuck: bool) -> Self {
+        let work = work(stuck);
+        let owner = OwningAllocation::new(work.allocation.lock().unwrap().take().unwrap());
+        Self { work, owner: Mutex::new(Some(owner)), view: Mutex::new(None), request: Mutex::new(None) }
+    }
+
+    fn viewed() -> Self {
+        let owned = Self::new(false);
+        *owned.view.lock().unwrap() = Some(owned.owner.lock().unwrap().as_ref().unwrap().view(0, 8).unwrap());
+        owned
+    }
+
+    fn prepared(stuck: bool) -> Self {
+        let owned = Self::new(stuck);
+        *owned.request.lock().unwrap() = Some(owned.take_owner().prepare_release().unwrap());
+        owned
+    }
+
+    fn take_owner(&self) -> OwningAllocation {
+        self.owner.lock().unwrap().take().unwrap()
+    }
+
+    /// Prepares the owner's release, or puts the owner back.
+    fn prepare(&self) -> Outcome {
+        match self.take_owner().prepare_release() {
+            Ok(request) => *self.request.lock().unwrap() = Some(request),
+            Err(refused) => {
+                let (error, owner) = refused.into_parts();
+                *self.owner.lock().unwrap() = Some(owner);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_owner(&self) -> Outcome {
+        drop(self.take_owner());
+        Ok(())
+    }
+
+    fn drop_view(&self) -> Outcome {
+        let view = self.view.lock().unwrap().take();
+        drop(view);
+        Ok(())
+    }
+
+    fn drop_request(&self) -> Outcome {
+        let request = self.request.lock().unwrap().take();
+        drop(request);
+        Ok(())
+    }
+
+    fn execute(&self) -> Outcome {
+        let request = self.request.lock().unwrap().take();
+        request.unwrap().execute();
+        Ok(())
+    }
+
+    fn lose(&self) -> Outcome {
+        self.work.world.lose()
+    }
+
+    fn confirm(&self) -> Outcome {
+        self.work.world.registry.confirm_context_terminated(self.work.world.context)
+    }
+}
+
+/// R82, R146: the last view goes before the release, or the release hands the owner back.
+#[test]
+fn drop_the_last_view_and_release() {
+    race(Owned::viewed, [&Owned::drop_view, &Owned::prepare], |s, [_, prepared]| match prepared {
+        Ok(()) => {
+            assert_eq!(s.work.counts(), (0, 1, 1, 0));
+            s.execute().unwrap();
+            assert_eq!((s.work.calls(), s.work.counts()), ((1, 1), (0, 0, 0, 0)));
+        }
+        Err(OutstandingViews { views: 1, .. }) => {
+            assert_eq!((s.work.calls(), s.work.counts()), ((1, 0), (1, 0, 0, 0)));
+            assert_eq!(s.owner.lock().unwrap().as_ref().unwrap().outstanding_views(), 0);
+            s.prepare().unwrap();
+            s.execute().unwrap();
+        }
+        Err(other) => panic!("{other:?}"),
+    });
+}
+
+/// R35, R86, R147: an owner that is dropped during a loss is quarantined or still live, and never both or neither.
+#[test]
+fn drop_an_owner_and_lose() {
+    race(
+        || Owned::new(false),
+        [&Owned::drop_owner, &Owned::lose],
+        |s, _| {
+            let entries = s.work.binding.quarantined().unwrap();
+            match s.work.counts() {
+                (1, 0, 0, 0) => assert_eq!(entries, []),
+                (0, 0, 0, 1) => assert_eq!((entries.len(), entries[0].reason), (1, QuarantineReason::OwnerDropped)),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(s.work.calls(), (1, 0));
+        },
+    );
+}
+
+/// R86, R136: nothing is recorded on a Terminated mechanism by an owner that is dropped, or by a request.
+#[test]
+fn drop_and_confirm() {
+    let end = |s: &Owned| {
+        s.lose()?;
+        s.confirm()
+    };
+    let check = |s: Owned, [_, confirmed]: [Outcome; 2]| {
+        match confirmed {
+            Ok(()) => {}
+            Err(ContextNotQuiescent { active_operations: 1, .. }) => {
+                let (live, queued, operations, quarantined) = s.work.counts();
+                assert_eq!((live + quarantined, queued, operations), (1, 0, 0));
+                s.confirm().unwrap();
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+        assert_eq!(s.work.world.lifecycle(s.work.mechanism), Terminated);
+        assert_eq!((s.work.counts(), s.work.binding.quarantined().unwrap()), ((0, 0, 0, 0), vec![]));
+        s.work.remove().unwrap();
+    };
+    race(|| Owned::new(false), [&Owned::drop_owner, &end], check);
+    race(|| Owned::prepared(false), [&Owned::drop_request, &end], check);
+    race(|| Owned::prepared(true), [&Owned::execute, &end], check);
+}
+
+/// R131, R132: preparing is unmoved by a retirement; a loss lets it through or hands the owner back.
+#[test]
+fn prepare_and_the_end() {
+    race(
+        || Owned::new(false),
+        [&Owned::prepare, &|s| s.work.world.retire(s.work.mechanism)],
+        |s, outcomes| {
+            all_ok(outcomes);
+            assert_eq!(s.work.counts(), (0, 1, 1, 0));
+            s.execute().unwrap();
+            assert_eq!((s.work.calls(), s.work.counts()), ((1, 1), (0, 0, 0, 0)));
+        },
+    );
+    race(
+        || Owned::new(false),
+        [&Owned::prepare, &Owned::lose],
+        |s, [prepared, _]| match prepared {
+            Ok(()) => {
+                assert_eq!(s.work.counts(), (0, 1, 1, 0));
+                s.execute().unwrap();
+                assert_eq!((s.work.calls(), s.work.counts()), ((1, 0), (0, 0, 0, 1)));
+            }
+            Err(DeviceLost { device: DEVICE, .. }) => {
+                assert_eq!((s.work.calls(), s.work.counts()), ((1, 0), (1, 0, 0, 0)));
+                assert!(matches!(s.prepare(), Err(DeviceLost { .. })));
+            }
+            Err(other) => panic!("{other:?}"),
+        },
+    );
+}
+
+/// R90, R91, R134: an execution calls the allocator once, and its answer stands, or does not call it because of the loss.
+#[test]
+fn execute_and_lose() {
+    for stuck in [false, true] {
+        race(
+            || Owned::prepared(stuck),
+            [&Owned::execute, &Owned::lose],
+            |s, _| {
+                let reasons: Vec<_> = s.work.binding.quarantined().unwrap().iter().map(|entry| entry.reason).collect();
+                match s.work.calls() {
+                    (1, 0) => assert_eq!(reasons, [QuarantineReason::DeviceLost]),
+                    (1, 1) if stuck => assert_eq!(reasons, [QuarantineReason::AllocatorRefused]),
+                    (1, 1) => assert_eq!(reasons, []),
+                    other => panic!("{other:?}"),
+                }
+                assert_eq!(s.work.counts(), (0, 0, 0, reasons.len()));
+            },
+        );
+    }
+}
+
+/// R88, R138: nothing is removed while a request waits; what was abandoned is not removed.
+#[test]
+fn remove_and_a_request() {
+    let retired = || {
+        let s = Owned::prepared(false);
+        s.work.world.retire(s.work.mechanism).unwrap();
+        s
+    };
+    let remove = |s: &Owned| s.work.remove();
+    race(retired, [&Owned::execute, &remove], |s, [_, removed]| {
+        assert_eq!(s.work.calls(), (1, 1));
+        ok_or_inactive(&removed, s.work.mechanism, Retired);
+        if removed.is_err() {
+            s.work.remove().unwrap();
+        }
+    });
+    race(retired, [&Owned::drop_request, &remove], |s, [_, removed]| {
+        assert!(
+            matches!(removed, Err(InactiveMechanism { lifecycle: Retired, .. } | QuarantinedOwnership { quarantined: 1, .. })),
+            "{removed:?}"
+        );
+        assert!(matches!(s.work.remove(), Err(QuarantinedOwnership { quarantined: 1, .. })));
+    });
+}
+
 /// R36, R136: termination is confirmed when nobody is at work, and nobody comes to work afterwards.
 #[test]
 fn confirm_and_operations() {

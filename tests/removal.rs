@@ -3,6 +3,7 @@
 mod common {
     pub mod another;
     pub mod arm;
+    pub mod capable;
     pub mod doubles;
     pub mod held;
     pub mod lifecycle;
@@ -14,6 +15,7 @@ mod common {
 use common::{
     another::another,
     arm::arm,
+    capable::Capable,
     doubles::{Double, Log, Resource, Script},
     held::{Held, hold},
     lifecycle::{REASON, bring},
@@ -286,6 +288,176 @@ fn each_kind_of_last_pin_outlives_the_registry() {
         drop(pin);
         assert_eq!(log.take(), ALL, "{kind}");
     }
+}
+
+type End = Box<dyn FnOnce() + Send>;
+
+/// Makes the last handle, and says how it ends.
+type LastHandle = fn(&Rig, Capable) -> End;
+
+fn owner(own: &Capable) -> OwningAllocation {
+    own.binding.allocate_owning(64, 8).unwrap()
+}
+
+fn request(own: &Capable) -> PreparedAllocationRelease {
+    owner(own).prepare_release().unwrap()
+}
+
+fn enqueue_error(own: &Capable) -> DeferredEnqueueError {
+    DeferredEnqueueError::new(DeferredEnqueueRejection::Full, request(own))
+}
+
+fn end<T: Send + 'static>(handle: T) -> End {
+    Box::new(|| drop(handle))
+}
+
+/// Each kind of handle that owns, waits, hands back or reaches a capability; what is logged of its end before everything else ends.
+const LAST_HANDLES: [(&str, LastHandle, &[&str]); 16] = [
+    ("owner", |_, own| end(owner(&own)), &[]),
+    ("owned view", |_, own| end(owner(&own).view(0, 8).unwrap()), &[]),
+    ("clone of an owned view", |_, own| end(owner(&own).view(0, 8).unwrap().clone()), &[]),
+    ("virtual backing", |_, own| end(own.backing), &[]),
+    ("shared mapping", |_, own| end(own.mapping.clone()), &[]),
+    ("prefix", |_, own| end(own.mapping.create_shared_prefix(8).unwrap()), &["P dropped"]),
+    ("request, dropped", |_, own| end(request(&own)), &[]),
+    (
+        "request, executed",
+        |_, own| {
+            let request = request(&own);
+            Box::new(|| assert!(request.execute().is_complete()))
+        },
+        &["A release 64 8"],
+    ),
+    (
+        "request, quarantined",
+        |_, own| {
+            let request = request(&own);
+            Box::new(|| drop(request.quarantine_device_lost()))
+        },
+        &[],
+    ),
+    ("error of a queue, dropped", |_, own| end(enqueue_error(&own)), &[]),
+    (
+        "error of a queue, quarantined",
+        |_, own| {
+            let error = enqueue_error(&own);
+            Box::new(|| drop(error.quarantine()))
+        },
+        &[],
+    ),
+    (
+        "error of a queue, executed",
+        |_, own| {
+            let error = enqueue_error(&own);
+            Box::new(|| assert!(error.into_request().execute().is_complete()))
+        },
+        &["A release 64 8"],
+    ),
+    (
+        "refused owner",
+        |_, own| {
+            let owner = owner(&own);
+            let view = owner.view(0, 8).unwrap();
+            let refused = owner.release_now().unwrap_err();
+            drop(view);
+            end(refused)
+        },
+        &[],
+    ),
+    (
+        "refused owner, released",
+        |_, own| {
+            let owner = owner(&own);
+            let view = owner.view(0, 8).unwrap();
+            let refused = owner.into_bound().unwrap_err();
+            Box::new(|| {
+                drop(view);
+                assert!(refused.into_parts().1.release_now().unwrap().is_complete());
+            })
+        },
+        &["A release 64 8"],
+    ),
+    (
+        "error that hands metadata back",
+        |_, own| {
+            let elsewhere = Rig::new();
+            let other = elsewhere.registry.bind(DEVICE).unwrap();
+            end(other.prepare_release(owner(&own).into_bound().unwrap()).unwrap_err())
+        },
+        &[],
+    ),
+    (
+        "error that hands stale metadata back",
+        |rig, own| {
+            arm(&rig.script.release, || AllocationReleaseOutcome::failed("stuck"));
+            end(own.binding.release(owner(&own).into_bound().unwrap()).unwrap_err())
+        },
+        &[],
+    ),
+];
+
+/// R48, R50, R57: the same for each of them, on whichever thread; nothing that is due waits for a later call.
+#[test]
+fn each_kind_of_last_handle_ends_all_in_order() {
+    for (kind, last_handle, first) in LAST_HANDLES {
+        for elsewhere in [false, true] {
+            println!("{kind}");
+            let rig = Rig::new();
+            let end = last_handle(&rig, Capable::of(&rig));
+            rig.log.take();
+            let Rig { registry, log, .. } = rig;
+            drop(registry);
+            assert_eq!(log.take(), [""; 0]);
+            if elsewhere {
+                thread::spawn(end).join().unwrap();
+            } else {
+                end();
+            }
+            assert_eq!(log.take(), [first, &ALL].concat());
+        }
+    }
+}
+
+/// R48, R57: the same after a removal, for those that a removal does not wait for.
+#[test]
+fn handles_outlive_a_removal() {
+    for (kind, last_handle, first) in LAST_HANDLES {
+        let rig = Rig::new();
+        let end = last_handle(&rig, Capable::of(&rig));
+        rig.registry.invalidate_device(DEVICE, REASON).unwrap();
+        let is_request = rig.registry.snapshot(rig.mechanism).unwrap().queued_releases != 0;
+        let confirmed = rig.registry.confirm_context_terminated(rig.context);
+        assert_eq!(confirmed.is_err(), is_request, "{kind}");
+        if confirmed.is_err() || first == ["A release 64 8"] {
+            continue;
+        }
+        rig.registry.remove(rig.mechanism).unwrap();
+        rig.registry.remove_provider_context(rig.context).unwrap();
+        rig.registry.remove_authority(rig.authority).unwrap();
+        rig.log.take();
+        end();
+        assert_eq!(rig.log.take(), [first, &ALL].concat(), "{kind}");
+    }
+}
+
+/// R57: how a release ended keeps nothing alive.
+#[test]
+fn outcomes_pin_nothing() {
+    let rig = Rig::new();
+    let own = Capable::of(&rig);
+    let executed = request(&own).execute();
+    let quarantined = request(&own).quarantine(QuarantineReason::OwnerDropped);
+    let disposition = DeferredReleaseDisposition::Quarantined {
+        identity: request(&own).identity(),
+        rejection: DeferredEnqueueRejection::Full,
+        outcome: quarantined.clone(),
+    };
+    let entries = own.binding.quarantined().unwrap();
+    let Rig { registry, log, .. } = rig;
+    log.take();
+    drop((registry, own));
+    assert_eq!(log.take(), ALL);
+    drop((executed, quarantined, disposition, entries));
 }
 
 /// R48, R57: a device handle keeps the registry, which keeps the mechanism.
