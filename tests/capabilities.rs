@@ -26,6 +26,7 @@ use std::{
     fmt::Debug,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering::SeqCst},
+    thread,
 };
 
 /// What ends with the last pin, after a prefix.
@@ -385,6 +386,27 @@ fn prefixes_end_first_within_destructors() {
     arm(&script.context_drop, move || drop(prefix));
     rig.registry.remove_provider_context(outer).unwrap();
     assert_eq!(rig.log.take(), [&["outer dropped"][..], &ALL].concat());
+}
+
+/// R49: while its end waits for an outer destructor, a prefix still pins what it needs, whoever else lets go.
+#[test]
+fn prefixes_pin_until_they_have_ended() {
+    let rig = Rig::new();
+    let capable = Capable::of(&rig);
+    let prefix = capable.mapping.create_shared_prefix(32).unwrap();
+    let script = Arc::<Script>::default();
+    let outer = rig.registry.register_provider_context(DEVICE, Resource::context("outer", &rig.log, &script)).unwrap();
+    rig.registry.retire(rig.mechanism).unwrap();
+    rig.registry.remove(rig.mechanism).unwrap();
+    let log = rig.log.clone();
+    log.take();
+    arm(&script.context_drop, move || {
+        drop(prefix);
+        thread::spawn(|| drop(capable)).join().unwrap();
+        assert_eq!(log.take(), [""; 0]);
+    });
+    rig.registry.remove_provider_context(outer).unwrap();
+    assert_eq!(rig.log.take(), ["outer dropped", "P dropped", "A dropped"]);
 }
 
 /// R48, R49: what the end of a prefix brings about comes after it, whatever shares authority and context.

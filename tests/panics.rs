@@ -310,16 +310,16 @@ fn prefix_accessors() {
     let rig = Rig::new();
     let own = Capable::of(&rig);
     let prefix = own.mapping.create_shared_prefix(32).unwrap();
-    let accessors: [fn(&BoundSharedPrefix); 4] = [
-        |prefix| drop(prefix.device_ptr()),
-        |prefix| drop(prefix.committed_physical_bytes()),
-        |prefix| drop(prefix.mapped_bytes()),
-        |prefix| drop(prefix.requested_bytes()),
+    let accessors: [fn(&BoundSharedPrefix) -> u64; 4] = [
+        |prefix| prefix.device_ptr(),
+        |prefix| prefix.committed_physical_bytes(),
+        |prefix| prefix.mapped_bytes() as u64,
+        |prefix| prefix.requested_bytes() as u64,
     ];
     for access in accessors {
         arm(&rig.script.prefix, throw("accessor"));
         throws("accessor", || access(&prefix));
-        access(&prefix);
+        assert_ne!(access(&prefix), 0);
     }
     drop((own, prefix));
     rig.finish();
