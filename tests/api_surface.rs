@@ -4,6 +4,8 @@
 //! and what users do that is easily broken.
 //!
 //! A signature is checked by a function pointer that spells it out; whether it is `const`, by a `const fn` that calls it.
+// Spelled out, whatever their length.
+#![allow(clippy::type_complexity)]
 
 use liveslot::{
     AllocationCommitRange, AllocationGeneration, AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState, AuthorityIdentity,

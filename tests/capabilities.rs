@@ -39,8 +39,8 @@ fn operations(binding: &MemoryBinding) -> usize {
 /// Each call that reaches a method of a capability, on a prefix and an allocation of the handles' binding, with what the double logs of it.
 type Call = fn(&Capable, &BoundSharedPrefix, &BoundAllocation) -> Result<u64, BindingError>;
 const CALLS: [(&str, &str, Call); 9] = [
-    ("as_virtual_backing", "allocate_committed 16 8 [0..8]", |capable, _, _| {
-        let allocation = capable.backing.allocate_committed(16, 8, &[0..8])?;
+    ("as_virtual_backing", "allocate_committed 16 8 [0..4, 8..16]", |capable, _, _| {
+        let allocation = capable.backing.allocate_committed(16, 8, &[0..4, 8..16])?;
         capable.binding.release(allocation).unwrap();
         Ok(7)
     }),
@@ -185,8 +185,8 @@ fn arguments_are_not_checked() {
     assert_eq!(last(rig.log.take()), format!("A mapped_bytes_for_allocation {MAX} 3"));
     capable.mapping.commit_shared_prefix(&prefix, &allocation, MAX).unwrap();
     assert_eq!(last(rig.log.take()), format!("A commit_shared_prefix 32 64 {MAX}"));
-    let odd = capable.backing.allocate_committed(0, 3, &[MAX..0, 5..9]).unwrap();
-    assert_eq!(last(rig.log.take()), format!("A allocate_committed 0 3 [{MAX}..0, 5..9]"));
+    let odd = capable.backing.allocate_committed(0, 3, &[0..MAX, 5..9]).unwrap();
+    assert_eq!(last(rig.log.take()), format!("A allocate_committed 0 3 [0..{MAX}, 5..9]"));
     assert_eq!((odd.len(), odd.alignment()), (0, 3));
     capable.binding.release(odd).unwrap();
     finish(rig, capable, prefix, allocation);
@@ -386,6 +386,27 @@ fn prefixes_end_first_within_destructors() {
     arm(&script.context_drop, move || drop(prefix));
     rig.registry.remove_provider_context(outer).unwrap();
     assert_eq!(rig.log.take(), [&["outer dropped"][..], &ALL].concat());
+}
+
+/// R53: an allocator whose capability drops everything that it can reach ends after the call, and so does a prefix.
+#[test]
+fn nothing_ends_within_its_own_call() {
+    let rig = Rig::new();
+    let Capable { binding, backing, mapping } = Capable::of(&rig);
+    let (prefix, allocation) = (mapping.create_shared_prefix(32).unwrap(), binding.allocate(64, 8).unwrap());
+    let Rig { registry, log, script, mechanism, .. } = rig;
+    arm(&script.capability, move || {
+        registry.retire(mechanism).unwrap();
+        drop((registry, binding));
+        Ok(0)
+    });
+    log.take();
+    mapping.commit_shared_prefix(&prefix, &allocation, 0).unwrap();
+    arm(&script.prefix, move || drop((allocation, backing, mapping)));
+    assert_eq!(prefix.mapped_bytes(), 34);
+    assert_eq!(log.take(), ["A as_shared_mapping", "A commit_shared_prefix 32 64 0", "P mapped_bytes"]);
+    drop(prefix);
+    assert_eq!(log.take(), ALL);
 }
 
 /// R49: while its end waits for an outer destructor, a prefix still pins what it needs, whoever else lets go.

@@ -24,7 +24,9 @@ use std::{
 /// Holds its registry, a handle of it, and a binding and allocations of itself, and prints them. Reading locks can be had again and again, so
 /// they end no recursion.
 #[derive(Debug, Default)]
-struct Knotted(RwLock<Option<(BindingRegistry, DeviceHandle, MemoryBinding, BoundAllocation, OwningAllocation)>>);
+struct Knotted(RwLock<Option<Knot>>);
+
+type Knot = (BindingRegistry, DeviceHandle, MemoryBinding, BoundAllocation, OwningAllocation);
 
 impl DeviceAllocator for Knotted {
     fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {

@@ -251,12 +251,10 @@ fn a_dropped_owner_is_remembered() {
                     assert_eq!(binding.quarantined().unwrap(), []);
                 }
             }
-            if let Some(view) = view {
-                if phase == Active {
-                    refused(binding.with_view(view.view(), |_| panic!("the closure runs")), BindingError::StaleAllocation(identity));
-                    let clone = view.clone();
-                    refused(binding.with_view(clone.view(), |_| panic!("the closure runs")), BindingError::StaleAllocation(identity));
-                }
+            if let (Active, Some(view)) = (phase, view) {
+                refused(binding.with_view(view.view(), |_| panic!("the closure runs")), BindingError::StaleAllocation(identity));
+                let clone = view.clone();
+                refused(binding.with_view(clone.view(), |_| panic!("the closure runs")), BindingError::StaleAllocation(identity));
             }
             drop(binding);
             if phase != Terminated {

@@ -175,7 +175,12 @@ fn prepared_releases() {
     let releases: [Release; 4] = [
         |owner| drop(owner.prepare_release().unwrap().execute()),
         |owner| drop(owner.release_now()),
-        |owner| drop(owner.release_deferred(&Queue(|request: PreparedAllocationRelease| Ok(drop(request.execute()))))),
+        |owner| {
+            drop(owner.release_deferred(&Queue(|request: PreparedAllocationRelease| {
+                request.execute();
+                Ok(())
+            })))
+        },
         |owner| {
             let request = owner.prepare_release().unwrap();
             drop(DeferredEnqueueError::new(DeferredEnqueueRejection::Full, request).into_request().execute());

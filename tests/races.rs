@@ -1095,9 +1095,15 @@ fn snapshots_of_moving_allocations() {
         for mine in allocations {
             let moving = &moving;
             scope.spawn(move || {
-                for allocation in mine {
+                // In each way that ends in the quarantine.
+                for (number, allocation) in mine.into_iter().enumerate() {
                     let binding = allocation.binding().clone();
-                    drop(binding.release(allocation).unwrap_err());
+                    match number % 4 {
+                        0 => drop(binding.release(allocation).unwrap_err()),
+                        1 => drop(binding.prepare_release(allocation).unwrap().quarantine(QuarantineReason::OwnerDropped)),
+                        2 => drop(binding.prepare_release(allocation).unwrap()),
+                        _ => drop(OwningAllocation::new(allocation)),
+                    }
                 }
                 moving.fetch_sub(1, SeqCst);
             });

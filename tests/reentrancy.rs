@@ -101,7 +101,7 @@ const CALLBACKS: [(&str, Callback); 27] = [
     }),
     ("allocate_committed", |rig, action| {
         in_capability(rig, action, |own, _, _| {
-            own.binding.release(own.backing.allocate_committed(16, 8, &[0..8]).unwrap()).unwrap();
+            own.binding.release(own.backing.allocate_committed(16, 8, &[0..4, 8..16]).unwrap()).unwrap();
         });
     }),
     ("commit_allocation_range", |rig, action| {
