@@ -76,7 +76,7 @@ pub trait SharedDevicePrefix: Send + Sync + Debug {
 /// | --- | --- | --- |
 /// | `device` | registration, once | the one that registers |
 /// | `allocate` | an allocation through a binding | the one that allocates |
-/// | `release` | `MemoryBinding::release`, an owner's release, a prepared release as it is executed: once per allocation | its caller's: often another one than the allocation's |
+/// | `release` | each way of releasing, once per allocation | its caller's: often another one than the allocation's |
 /// | `deallocate_with_unmapped` | the provided `release` only | as `release` |
 /// | `deallocate` | the provided `deallocate_with_unmapped`; an allocation for which no identity is left | as `release`; as `allocate` |
 /// | `as_virtual_backing`, `as_shared_mapping` | discovery through a binding, and each call of a capability handle anew | its caller's |
