@@ -49,6 +49,7 @@ mod host;
 mod mechanism;
 mod primitives;
 mod registry;
+pub mod release;
 mod sync;
 
 pub use contract::{

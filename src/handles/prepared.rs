@@ -251,6 +251,11 @@ impl PreparedAllocationRelease {
         AllocationReleaseState::Queued
     }
 
+    /// Whether executing it would reach no allocator any more.
+    pub(crate) fn device_is_lost(&self) -> bool {
+        matches!(self.0.binding().mechanism().phase(), MechanismLifecycle::DeviceLost | MechanismLifecycle::Terminated)
+    }
+
     /// Calls the allocator on this thread, once, unless the device is lost, and settles the allocation by its answer. Never answers
     /// [`Failed`](AllocationReleaseOutcome::Failed): what the allocator did not release is retained.
     ///

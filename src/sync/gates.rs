@@ -37,6 +37,12 @@ pub enum Step {
     Admitting,
     /// Preparing a release: the record was found live, the home stripe is unchanged.
     Releasing,
+    /// Enqueueing: the request has a place, where nobody can find it yet.
+    Enqueueing,
+    /// Taking a request out of a queue: nobody finds it any more, its place is not free.
+    Dequeueing,
+    /// Closing a queue: nobody enters any more, nothing has been taken out.
+    Closing,
 }
 
 type Armed = (Step, Box<dyn FnOnce()>);
