@@ -27,7 +27,7 @@
 //! recorded, a fence's value), and [`BoundedQueue::drain_ready`] executes those whose moment has come. One that never comes keeps nobody else:
 //!
 //! ```
-//! use liveslot::{DeferredEnqueueError, DeferredReleaseQueue, PreparedAllocationRelease, release::BoundedQueue};
+//! use liveslot::{DeferredEnqueueError, DeferredReleaseQueue, PreparedAllocationRelease, release::{BoundedQueue, Drained}};
 //! use std::sync::atomic::{AtomicU64, Ordering::{Acquire, Relaxed}};
 //!
 //! /// A stream that numbers its work, and is told by the device how far it has come.
@@ -50,9 +50,9 @@
 //! }
 //!
 //! impl Stream {
-//!     fn poll(&self) {
+//!     fn poll(&self) -> Drained {
 //!         let completed = self.completed.load(Acquire);
-//!         self.releases.drain_ready(usize::MAX, |_, upto| *upto <= completed);
+//!         self.releases.drain_ready(usize::MAX, |_, upto| *upto <= completed)
 //!     }
 //! }
 //! ```

@@ -209,9 +209,12 @@ impl<M> BoundedQueue<M> {
             if drained.executed() == limit {
                 break;
             }
-            let Some(in_hand) = InHand::take(self, ticket, place) else { continue };
+            let Some(mut in_hand) = InHand::take(self, ticket, place) else { continue };
             if !in_hand.is_ready(&mut ready) {
-                drained.not_ready += 1;
+                match in_hand.put_back() {
+                    None => drained.not_ready += 1,
+                    Some(retained) => drained.count(&retained),
+                }
                 continue;
             }
             let Waiting { request, marker } = in_hand.take_out();
@@ -316,6 +319,13 @@ impl<'a, M> InHand<'a, M> {
         self.taken.as_ref().is_some_and(|(_, Waiting { request, marker })| request.device_is_lost() || ready(request, marker))
     }
 
+    /// Lets everybody find it again. If the queue has ended meanwhile, retains it, unless somebody has found it already.
+    fn put_back(&mut self) -> Option<AllocationReleaseOutcome> {
+        let (claimed, waiting) = self.taken.take()?;
+        let (end, waiting) = self.queue.show(claimed, self.ticket, waiting)?;
+        Some(waiting.retain(end))
+    }
+
     fn take_out(mut self) -> Waiting<M> {
         let (claimed, waiting) = self.taken.take().expect("in hand until now");
         self.queue.leave(claimed);
@@ -325,10 +335,7 @@ impl<'a, M> InHand<'a, M> {
 
 impl<M> Drop for InHand<'_, M> {
     fn drop(&mut self) {
-        let Some((claimed, waiting)) = self.taken.take() else { return };
-        if let Some((end, waiting)) = self.queue.show(claimed, self.ticket, waiting) {
-            waiting.retain(end);
-        }
+        self.put_back();
     }
 }
 
