@@ -120,7 +120,7 @@ impl<T> Place<T> {
             return None;
         }
         // Acquire: what was here has been moved out. Pairs with the end of `Claimed`.
-        self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok().then_some(Claimed(self))
+        self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).ok().map(|_| Claimed(self))
     }
 
     fn ticket(&self) -> Option<Ticket> {
