@@ -68,9 +68,9 @@ struct Waiting<M> {
 pub struct Drained {
     /// Requests whose release was completed.
     pub released: usize,
-    /// The sizes of their allocations, in bytes.
+    /// The sizes of their allocations, in bytes. Saturates.
     pub released_bytes: u64,
-    /// Physical memory that their allocators unmapped, in bytes.
+    /// Physical memory that their allocators unmapped, in bytes, as they reported it. Saturates.
     pub unmapped_bytes: u64,
     /// Requests whose ownership was retained.
     pub quarantined: usize,
@@ -87,11 +87,12 @@ impl Drained {
         self.released + self.quarantined
     }
 
-    fn count(&mut self, outcome: &AllocationReleaseOutcome) {
+    /// A request for `bytes` has ended.
+    fn count(&mut self, bytes: usize, outcome: &AllocationReleaseOutcome) {
         match outcome {
             AllocationReleaseOutcome::Complete { accounting } => {
                 self.released += 1;
-                self.released_bytes = self.released_bytes.saturating_add(accounting.allocation_bytes);
+                self.released_bytes = self.released_bytes.saturating_add(bytes as u64);
                 self.unmapped_bytes = self.unmapped_bytes.saturating_add(accounting.unmapped_bytes);
             }
             incomplete => {
@@ -198,7 +199,8 @@ impl<M> BoundedQueue<M> {
     /// # Panics
     ///
     /// If `ready`, an allocator or a marker's destructor does. A request that was being asked for stays, one that was being executed is
-    /// retained as abandoned, all the others stay: drain again.
+    /// retained as abandoned, all the others stay: drain again. A marker's destructor that panics while an allocator's panic unwinds aborts
+    /// the process, as any destructor does.
     ///
     /// # Progress
     ///
@@ -213,12 +215,12 @@ impl<M> BoundedQueue<M> {
             if !in_hand.is_ready(&mut ready) {
                 match in_hand.put_back() {
                     None => drained.not_ready += 1,
-                    Some(retained) => drained.count(&retained),
+                    Some((bytes, retained)) => drained.count(bytes, &retained),
                 }
                 continue;
             }
             let Waiting { request, marker } = in_hand.take_out();
-            drained.count(&request.execute());
+            drained.count(request.len(), &request.execute());
             drop(marker);
         }
         drained
@@ -263,7 +265,7 @@ impl<M> BoundedQueue<M> {
         for (ticket, place) in self.oldest_first() {
             let Some((claimed, waiting)) = place.take(ticket) else { continue };
             self.leave(claimed);
-            drained.count(&waiting.retain(end));
+            drained.count(waiting.request.len(), &waiting.retain(end));
         }
         drained
     }
@@ -320,10 +322,10 @@ impl<'a, M> InHand<'a, M> {
     }
 
     /// Lets everybody find it again. If the queue has ended meanwhile, retains it, unless somebody has found it already.
-    fn put_back(&mut self) -> Option<AllocationReleaseOutcome> {
+    fn put_back(&mut self) -> Option<(usize, AllocationReleaseOutcome)> {
         let (claimed, waiting) = self.taken.take()?;
         let (end, waiting) = self.queue.show(claimed, self.ticket, waiting)?;
-        Some(waiting.retain(end))
+        Some((waiting.request.len(), waiting.retain(end)))
     }
 
     fn take_out(mut self) -> Waiting<M> {

@@ -11,11 +11,13 @@
 //! | [`loss`] | the loss of a device and everything else |
 //! | [`removal`] | a stopped retirement or removal, and what others may do meanwhile |
 //! | [`release`] | a release that was decided upon and not counted |
+//! | [`queue`] | a thread that is stopped in the bounded queue, and the others |
 //! | [`teardown`] | the last pin, of every kind, and what it destroys in which order |
 //! | [`exhaustion`] | no identity is left |
 
 mod exhaustion;
 mod loss;
+mod queue;
 mod release;
 mod removal;
 mod selection;
