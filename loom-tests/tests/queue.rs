@@ -193,6 +193,21 @@ fn a_place_is_handed_on() {
     );
 }
 
+/// A place is used again as soon as it is free, before there is room for another.
+#[test]
+fn a_free_place_is_taken() {
+    fn with_room() -> State {
+        let state = State::new(2, 3, 2);
+        assert_eq!(state.drain(), Took(1, 0, 0));
+        state
+    }
+    race(with_room, &[State::drain, |state: &State| state.enqueue(2)], |state, got| {
+        assert_eq!((&got[0], &got[1]), (&Took(1, 0, 0), &Entered));
+        assert_eq!(state.rest(), [1, 2, 0]);
+        assert_eq!(state.queue.drain(2).released_bytes, 3, "another than the third");
+    });
+}
+
 /// Two who would enter where there is room for one: one does.
 #[test]
 fn enqueue_and_enqueue() {

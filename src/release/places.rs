@@ -135,7 +135,7 @@ impl<T> Place<T> {
         self.word.compare_exchange(ticket.0, HELD, Acquire, Relaxed).ok()?;
         // SAFETY: the word was a ticket, so the thing is there; the exchange has one winner, who holds the place, and doesn't
         // read it again before something else has been put here.
-        let thing = self.thing.with(|thing| unsafe { thing.read().assume_init() });
+        let thing = self.thing.with_mut(|thing| unsafe { thing.read().assume_init() });
         Some((Claimed(self), thing))
     }
 }
