@@ -427,6 +427,26 @@ fn a_panic_in_a_marker_loses_no_other() {
     finish_retaining(rig);
 }
 
+/// R116: so does a refused marker; its request is retained as abandoned.
+#[test]
+fn a_panic_in_a_refused_marker_loses_nothing() {
+    let rig = Rig::new();
+    let queue = BoundedQueue::with_markers(0);
+    let [first, second] = requests(&rig, [32, 64]);
+    let enqueue = |request| {
+        let marker = Bomb(Cell::new(Some("refused")));
+        let _ = queue.enqueue_marked(request, marker);
+        Drained::default()
+    };
+    assert_eq!(panics(|| enqueue(first)), "refused");
+    assert_eq!(queue.close(), Drained::default());
+    assert_eq!(panics(|| enqueue(second)), "refused");
+    let (state, reason) = (AllocationReleaseState::Quarantined, QuarantineReason::AbandonedRequest);
+    assert_eq!(quarantined(&rig), [(32, state, reason), (64, state, reason)]);
+    assert_eq!((queue.pending(), counts(&rig)), (0, [0, 0, 2, 0]));
+    finish_retaining(rig);
+}
+
 /// R106, R108: a release may enqueue, though the queue was full, and drain; a drain does not execute what came during it.
 #[test]
 fn a_release_may_call_the_queue() {

@@ -112,7 +112,7 @@ impl Door {
         let left = self.left.load(Acquire);
         // Relaxed: a count for observers.
         let inside = (self.entered.load(Relaxed) / ONE).saturating_sub(left);
-        (inside as usize).min(self.capacity)
+        inside.min(self.capacity as u64) as usize
     }
 
     /// Nobody enters from now on. Whoever entered before, and is not visible to what the caller does next, will see it in

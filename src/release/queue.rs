@@ -25,7 +25,7 @@
 //! | operation | progress | cost, beside the user's own code |
 //! | --- | --- | --- |
 //! | [`BoundedQueue::enqueue_marked`] | lock-free | two RMWs and one fence; no allocation but a chunk when more wait than ever before |
-//! | [`BoundedQueue::drain_ready`] | lock-free | a load per place, one allocation; two RMWs per request that is taken out, one and a fence per request that is put back |
+//! | [`BoundedQueue::drain_ready`] | lock-free | a load per place, a sorted list of what waits; two RMWs per request that is taken out, one and a fence per request that is put back |
 //! | [`BoundedQueue::close`] | lock-free | one RMW, one fence, then as draining |
 //! | [`BoundedQueue::pending`] | wait-free | two loads |
 
@@ -48,7 +48,7 @@ use std::fmt;
 ///
 /// Dropping it retains what is inside as abandoned: close it first to have that done for a reason.
 ///
-/// It takes 16 bytes, and what a marker takes, for each request of the most that ever waited at once, rounded up to 64 · (2ⁿ − 1) or down to the
+/// It takes 16 bytes, and what a marker takes, for each request of about the most that ever waited at once, rounded up to 64 · (2ⁿ − 1) or down to the
 /// capacity.
 ///
 /// See [the module](crate::release) for examples.
@@ -157,22 +157,33 @@ impl<M> BoundedQueue<M> {
     /// [`Closed`](DeferredEnqueueRejection::Closed) if the queue was closed;
     /// [`Full`](DeferredEnqueueRejection::Full) if `capacity` requests wait.
     ///
+    /// # Panics
+    ///
+    /// If the destructor of a refused marker does; the ownership is retained as abandoned then.
+    ///
     /// # Progress
     ///
     /// Lock-free: two read-modify-writes and a fence.
     pub fn enqueue_marked(&self, request: PreparedAllocationRelease, marker: M) -> Result<(), DeferredEnqueueError> {
-        if request.device_is_lost() {
-            return Err(DeferredEnqueueError::new(DeferredEnqueueRejection::DeviceLost, request));
+        let Err((rejection, Waiting { request, marker })) = self.try_enqueue(Waiting { request, marker }) else { return Ok(()) };
+        // While nothing else is on its way out: if its destructor panics, the request is dropped by unwinding.
+        drop(marker);
+        Err(DeferredEnqueueError::new(rejection, request))
+    }
+
+    fn try_enqueue(&self, waiting: Waiting<M>) -> Result<(), (DeferredEnqueueRejection, Waiting<M>)> {
+        if waiting.request.device_is_lost() {
+            return Err((DeferredEnqueueRejection::DeviceLost, waiting));
         }
         let ticket = match self.door.enter() {
             Ok(ticket) => ticket,
-            Err(rejection) => return Err(DeferredEnqueueError::new(rejection, request)),
+            Err(rejection) => return Err((rejection, waiting)),
         };
         let claimed = self.places.claim(ticket);
         gate!(Enqueueing);
-        match self.show(claimed, ticket, Waiting { request, marker }) {
+        match self.show(claimed, ticket, waiting) {
             None => Ok(()),
-            Some((end, waiting)) => Err(DeferredEnqueueError::new(end.rejection(), waiting.request)),
+            Some((end, waiting)) => Err((end.rejection(), waiting)),
         }
     }
 
