@@ -254,7 +254,7 @@ impl<M> BoundedQueue<M> {
         self.end(End::Closed)
     }
 
-    /// As [`close`](Self::close), because the device is lost, whether or not the registry has been told: what waits is retained
+    /// As [`close`](Self::close), because the device is lost, whether or not the registry has been told: what waits, of whichever device, is retained
     /// [as lost](PreparedAllocationRelease::quarantine_device_lost), and the rejection is
     /// [`DeviceLost`](DeferredEnqueueRejection::DeviceLost) from now on, also if the queue had been closed.
     ///
