@@ -18,7 +18,7 @@
 //!   one word.
 //! - Nodes that others may be looking at need an epoch, and an allocation for each request. A place is memory for as long as the queue,
 //!   its ticket says what is in it, and nothing is ever looked at but the word.
-//! - Nobody waits. crossbeam's queues are as fast, but a popper that meets a stopped pusher spins until that goes on.
+//! - Nobody waits. In crossbeam's queues a popper that meets a stopped pusher spins until that goes on.
 //!
 //! The price is that a drain, whatever its limit, looks at every place that was ever in use at once, and sorts.
 //!
@@ -42,8 +42,8 @@ use std::fmt;
 
 /// A bounded queue of releases, each with a marker of the moment from which on it is *ready*, oldest first.
 ///
-/// It is lock-free: a thread that is stopped in the middle of any call, or that executes a release for ever, keeps the request it has in
-/// hand and its place in the queue, and nobody else. Every method may be called from several threads at once, and from whatever runs within
+/// It is lock-free: a thread that is stopped in the middle of any call keeps the request it has in hand, at most a place in the queue with
+/// it, and nobody else. One that executes a release for ever keeps no place. Every method may be called from several threads at once, and from whatever runs within
 /// another call of the same queue.
 ///
 /// Dropping it retains what is inside as abandoned: close it first to have that done for a reason.
@@ -205,7 +205,8 @@ impl<M> BoundedQueue<M> {
     /// Every request that was there before the call is asked for at most once, the oldest first, unless it is in the hands of another call.
     /// One whose device is lost is ready without being asked for: its release reaches no allocator, and nothing can be said of its work any more.
     ///
-    /// Nothing is held while `ready`, an allocator or a marker's destructor runs. They may enqueue, drain and close.
+    /// While `ready` runs, the request that it is asked about is in this call's hands, with its place; nothing else is held, and nothing at all
+    /// while an allocator or a marker's destructor runs. They may enqueue, drain and close.
     ///
     /// # Panics
     ///
