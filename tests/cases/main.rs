@@ -1,0 +1,55 @@
+//! Troubles that people have had with allocators, registries and hot-swapped backends, tried on this one. README.md has the list.
+//!
+//! | file | the trouble |
+//! | --- | --- |
+//! | `current` | what is selected is ambiguous, or dangles |
+//! | `origin` | a release reaches another allocator than the one that allocated |
+//! | `pins` | what an allocator's destructor needs dies first, or never |
+//! | `ends` | destruction on the wrong thread |
+//! | `reuse` | an address, a place or a handle is used again, and taken for the old one |
+//! | `early` | something is freed too early |
+//! | `failures` | an error or a panic on the way out stops what has nothing to do with it |
+//! | `losses` | a lost device is half lost |
+//! | `deferral` | memory is freed under work that uses it |
+//! | `locks` | user code runs under somebody's lock |
+//! | `registration` | a registration displaces, a dead mechanism comes back |
+
+#[path = "../common"]
+mod common {
+    pub mod another;
+    pub mod api;
+    pub mod arm;
+    pub mod doubles;
+    pub mod park;
+    pub mod refused;
+    pub mod rig;
+    pub mod watchdog;
+}
+
+mod current;
+mod early;
+mod ends;
+mod locks;
+mod pins;
+mod registration;
+
+use liveslot::*;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const OTHER: DeviceKey = DeviceKey::device(1);
+
+fn nobody(device: DeviceKey) -> BindingError {
+    BindingError::NoSelectedMechanism(device)
+}
+
+/// Takes a mechanism away that owns nothing.
+fn take_away(registry: &BindingRegistry, mechanism: RegisteredMechanism) {
+    registry.retire(mechanism).unwrap();
+    registry.remove(mechanism).unwrap();
+}
+
+/// The count of suppressed panics is the process's: who looks at it, or adds to it, has it alone.
+fn counting() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
