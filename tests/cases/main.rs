@@ -30,16 +30,30 @@ mod current;
 mod early;
 mod ends;
 mod locks;
+mod origin;
 mod pins;
 mod registration;
+mod work;
 
 use liveslot::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const OTHER: DeviceKey = DeviceKey::device(1);
 
 fn nobody(device: DeviceKey) -> BindingError {
     BindingError::NoSelectedMechanism(device)
+}
+
+/// Registers an allocator with a context and an authority of its own.
+fn register(
+    registry: &BindingRegistry,
+    device: DeviceKey,
+    allocator: Arc<dyn DeviceAllocator>,
+) -> (RegisteredMechanism, RegisteredProviderContext, RegisteredAuthority) {
+    let context = registry.register_provider_context(device, Arc::new(())).unwrap();
+    let authority = registry.register_authority(device, Arc::new(())).unwrap();
+    let mechanism = registry.register_allocator_with_device(context, authority, allocator, device).unwrap();
+    (mechanism, context, authority)
 }
 
 /// Takes a mechanism away that owns nothing.
