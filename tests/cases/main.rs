@@ -33,6 +33,7 @@ mod locks;
 mod origin;
 mod pins;
 mod registration;
+mod reuse;
 mod work;
 
 use liveslot::*;

@@ -137,10 +137,13 @@ allocators! {
 }
 
 /// What is left to be done with a block so that it comes back.
-type Rest = Box<dyn FnOnce() + Send>;
+pub type Rest = Box<dyn FnOnce() + Send>;
 
-/// Every way that a block can take back to its allocator. Each makes the block at once.
-const WAYS: [(&str, fn(MemoryBinding) -> Rest); 11] = [
+/// A way that a block can take back to its allocator. The block is made at once.
+pub type Way = (&'static str, fn(MemoryBinding) -> Rest);
+
+/// Every way that needs no capability.
+pub const WAYS: [Way; 10] = [
     ("released", |binding| {
         let block = binding.allocate(16, 8).unwrap();
         Box::new(move || binding.release(block).unwrap())
@@ -198,12 +201,17 @@ const WAYS: [(&str, fn(MemoryBinding) -> Rest); 11] = [
             assert!(owner.release_now().unwrap().is_complete());
         })
     }),
-    ("committed at once", |binding| {
-        let backing = binding.virtual_backing().unwrap().unwrap();
-        let block = backing.allocate_committed(16, 8, &[0..16]).unwrap();
-        Box::new(move || binding.release(block).unwrap())
-    }),
 ];
+
+const COMMITTED: Way = ("committed at once", |binding| {
+    let backing = binding.virtual_backing().unwrap().unwrap();
+    let block = backing.allocate_committed(16, 8, &[0..16]).unwrap();
+    Box::new(move || binding.release(block).unwrap())
+});
+
+fn all_ways() -> impl Iterator<Item = Way> {
+    WAYS.into_iter().chain([COMMITTED])
+}
 
 /// C012, R66: whatever is selected, retired or gone meanwhile, a block goes back to the allocator that it came from, on every way, and
 /// nothing goes to another.
@@ -230,7 +238,7 @@ fn every_way_leads_home() {
             None
         }),
     ];
-    for (way, start) in WAYS {
+    for (way, start) in all_ways() {
         for (what, meanwhile) in meanwhile {
             let registry = BindingRegistry::new().unwrap();
             let [own_calls, other_calls] = [(); 2].map(|()| Arc::<Calls>::default());
@@ -264,13 +272,13 @@ fn no_way_bypasses_the_method_that_is_overridden() {
         let calls = Arc::<Calls>::default();
         let registry = BindingRegistry::new().unwrap();
         let (mechanism, ..) = register(&registry, DEVICE, allocator(calls.clone()));
-        for (way, start) in WAYS {
+        for (way, start) in all_ways() {
             start(registry.bind(DEVICE).unwrap())();
             assert_eq!(calls.counts(), expected(calls.counts()[0]), "{way}");
         }
-        assert_eq!(calls.counts()[0], WAYS.len() + 1, "the adopted one comes with another");
+        assert_eq!(calls.counts()[0], all_ways().count() + 1, "the adopted one comes with another");
         take_away(&registry, mechanism);
-        assert_eq!(calls.counts(), expected(WAYS.len() + 1));
+        assert_eq!(calls.counts(), expected(all_ways().count() + 1));
     }
 }
 

@@ -6,9 +6,11 @@ use crate::{
         another::another,
         doubles::{Double, Log, Resource, Script},
         park::{Stop, gate},
+        refused::refused,
         rig::{DEVICE, Rig},
     },
-    take_away,
+    origin::WAYS,
+    register, take_away,
 };
 use liveslot::*;
 use std::{
@@ -114,6 +116,27 @@ fn blocks_outlive_the_registry() {
     assert_eq!(entries[40..], ["A dropped", "Q dropped", "C dropped"]);
 }
 
+/// C024, R56, R57: the same for blocks in whichever hands, and on whichever way back.
+#[test]
+fn blocks_in_any_hands_outlive_the_registry() {
+    const THREADS: usize = 4;
+    let Rig { registry, log, .. } = Rig::new();
+    let begin = || {
+        let bindings = WAYS.map(|(_, start)| (registry.bind(DEVICE).unwrap(), start));
+        thread::spawn(|| bindings.map(|(binding, start)| start(binding)))
+    };
+    let rests = [(); THREADS].map(|()| begin()).map(|thread| thread.join().unwrap());
+    drop(registry);
+    let made = log.take();
+    assert_eq!(made, ["A allocate 16 8"].repeat(THREADS * (WAYS.len() + 1)), "the adopted come with another");
+    let ending = rests.map(|rests| thread::spawn(|| rests.into_iter().for_each(|rest| rest())));
+    ending.into_iter().for_each(|thread| thread.join().unwrap());
+    let entries = log.take();
+    let (released, ended) = entries.split_at(made.len());
+    assert_eq!(released, ["A release 16 8"].repeat(made.len()));
+    assert_eq!(ended, ["A dropped", "Q dropped", "C dropped"]);
+}
+
 /// C026: a binding that is never given back keeps its mechanism alive, and nothing else waits for it.
 #[test]
 fn a_forgotten_binding_keeps_its_mechanism_and_nothing_else() {
@@ -133,6 +156,46 @@ fn a_forgotten_binding_keeps_its_mechanism_and_nothing_else() {
     binding.release(binding.allocate(8, 8).unwrap()).unwrap();
     drop(rig.registry);
     assert_eq!(rig.log.take(), [""; 0], "alive, and in nobody's way");
+}
+
+/// C026, R36, R42, R88: a block or a request that is never given back is a number that whoever wants to take its mechanism away is told, and nothing
+/// else waits for it.
+#[test]
+fn a_forgotten_block_is_counted() {
+    /// Never dropped, and in reach of leak checkers.
+    static OWNER: OnceLock<OwningAllocation> = OnceLock::new();
+    static REQUEST: OnceLock<PreparedAllocationRelease> = OnceLock::new();
+
+    let holders: [(fn(MemoryBinding), [usize; 3]); 2] = [
+        (|binding| OWNER.set(binding.allocate_owning(16, 8).unwrap()).unwrap(), [1, 0, 0]),
+        (|binding| REQUEST.set(binding.allocate_owning(16, 8).unwrap().prepare_release().unwrap()).unwrap(), [0, 1, 1]),
+    ];
+    for (forget, counts) in holders {
+        let rig = Rig::new();
+        forget(rig.registry.bind(DEVICE).unwrap());
+        rig.registry.retire(rig.mechanism).unwrap();
+        refused(rig.registry.remove(rig.mechanism), (rig.mechanism, MechanismLifecycle::Retired));
+        let snapshot = rig.registry.snapshot(rig.mechanism).unwrap();
+        assert_eq!([snapshot.live_allocations, snapshot.queued_releases, snapshot.active_operations], counts);
+        let (identity, [.., active_operations]) = (rig.context.identity(), counts);
+        refused(rig.registry.remove_provider_context(rig.context), BindingError::ProviderContextInUse(identity));
+        rig.registry.invalidate_device(DEVICE, "reset").unwrap();
+        match active_operations {
+            0 => rig.registry.confirm_context_terminated(rig.context).unwrap(),
+            _ => refused(
+                rig.registry.confirm_context_terminated(rig.context),
+                BindingError::ContextNotQuiescent { context: identity, active_operations },
+            ),
+        }
+
+        let (elsewhere, ..) = register(&rig.registry, OTHER, Arc::new(HostAllocator));
+        let binding = rig.registry.bind(OTHER).unwrap();
+        binding.release(binding.allocate(8, 8).unwrap()).unwrap();
+        drop(binding);
+        take_away(&rig.registry, elsewhere);
+        drop(rig.registry);
+        assert_eq!(rig.log.take(), ["A allocate 16 8"], "alive, and in nobody's way");
+    }
 }
 
 /// C027: nothing that a thread has done with a mechanism keeps it: threads that go on don't hold it, and bind its successor.
