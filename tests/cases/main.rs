@@ -27,9 +27,12 @@ mod common {
 }
 
 mod current;
+mod deferral;
 mod early;
 mod ends;
+mod failures;
 mod locks;
+mod losses;
 mod origin;
 mod pins;
 mod registration;
