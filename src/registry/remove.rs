@@ -56,6 +56,7 @@ impl BindingRegistry {
                 operation: "removal",
             });
         }
+        gate!(Removing);
         if found.mark_removed() == Step::Already {
             return Err(unregistered());
         }

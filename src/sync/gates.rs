@@ -27,6 +27,8 @@ pub enum Step {
     Lost,
     /// Invalidation: a pass over the device's mechanisms has ended.
     Marked,
+    /// Removal: the mechanism was found to own nothing, the mark is not set.
+    Removing,
     /// Removal: the mark is set, the table and the slot are unchanged.
     RemovalMarked,
     /// Binding: a committed record has been read, its candidate has not been looked at.

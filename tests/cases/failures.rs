@@ -60,8 +60,10 @@ fn ends_whole(log: &Log, end: impl FnOnce()) {
     assert_eq!(panic.downcast_ref(), Some(&"in the destructor"));
     assert_eq!(suppressed_panics(), before);
     let mut ended = log.take();
-    ended[..NAMES.len()].sort();
-    assert_eq!(ended, ["A0 dropped", "A1 dropped", "A2 dropped", "Q dropped", "C dropped"]);
+    let last = ended.split_off(NAMES.len().min(ended.len()));
+    ended.sort();
+    assert_eq!(ended, NAMES.map(|name| format!("{name} dropped")));
+    assert_eq!(last, ["Q dropped", "C dropped"]);
 }
 
 /// C074, R118: a registry ends with mechanisms of which one panics in its destructor: the others end all the same, and so do authority and context.

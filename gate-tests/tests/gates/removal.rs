@@ -3,10 +3,10 @@
 use crate::support::{DEVICE, End, IN_ORDER, Site, Stopped, all_steps_were_reached, at, inactive, unregistered, watched};
 use liveslot_gated::{
     BindingError,
-    MechanismLifecycle::Retired,
-    internals::gates::Step::{self, Admitting, Registered, RemovalMarked},
+    MechanismLifecycle::{Active, Retired},
+    internals::gates::Step::{self, Admitting, Registered, RemovalMarked, Removing},
 };
-use std::sync::atomic::Ordering::SeqCst;
+use std::{cell::Cell, rc::Rc, sync::atomic::Ordering::SeqCst};
 
 /// R129: an operation has seen the word Active, and the mechanism is retired before it is counted: refused, and the allocator not called.
 #[test]
@@ -67,6 +67,25 @@ fn a_marked_mechanism_is_nobodys() {
     site.registry.remove(p).unwrap();
     assert_eq!(site.ends.so_far(), [End::Allocator { pinned: true }]);
     unregistered(site.registry.remove(p));
+    all_steps_were_reached();
+}
+
+/// C051, R139: a removal has found what it is to remove, and another one removes that and registers a successor: the first is told that there is
+/// nothing to remove, and the successor stays.
+#[test]
+fn a_late_removal_leaves_the_successor_alone() {
+    let (site, p) = Site::selecting();
+    site.retire(p);
+    let replacing = site.clone();
+    let successor = Rc::new(Cell::new(None));
+    let registered = Rc::clone(&successor);
+    at(Removing, move || {
+        replacing.registry.remove(p).unwrap();
+        registered.set(Some(replacing.register()));
+    });
+    unregistered(site.registry.remove(p));
+    site.rests_on(successor.get());
+    assert_eq!(site.lifecycle(successor.get().unwrap()), Active);
     all_steps_were_reached();
 }
 

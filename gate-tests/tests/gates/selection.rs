@@ -482,6 +482,22 @@ fn a_binding_by_token_meets_the_end_of_its_mechanism() {
     all_steps_were_reached();
 }
 
+/// C019, R13, R24: until the first registration has come to the slot nobody is bound, and from then on to nothing else, though it has not been decided
+/// upon.
+#[test]
+fn the_first_registration_is_bound_once_it_is_published() {
+    let site = Site::new();
+    let [early, late] = [(); 2].map(|()| site.clone());
+    at(Registered, move || early.binds(None));
+    let bound = Rc::new(Cell::new(None));
+    let binding = Rc::clone(&bound);
+    at(Published, move || binding.set(Some(late.registry.bind(DEVICE).unwrap().identity().mechanism())));
+    let first = site.register();
+    assert_eq!(bound.get(), Some(first.identity()));
+    site.rests_on(Some(first));
+    all_steps_were_reached();
+}
+
 /// Every change of the slot has a version of its own, the restored and the empty records included, and no version is met twice.
 #[test]
 fn versions_only_rise() {

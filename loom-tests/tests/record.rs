@@ -1,0 +1,98 @@
+//! Models of `src/handles/record.rs`: what is known of an allocation is known of it alone, whatever has its address.
+
+mod support;
+
+use liveslot_loom::{
+    BindingError, BindingRegistry, BoundAllocation, BoundMemoryView, DeviceAllocator, DeviceKey, MechanismSnapshot, MemoryBinding,
+    MemoryError,
+    internals::atomic::{AtomicBool, Ordering::*},
+};
+use std::{
+    fmt,
+    ptr::NonNull,
+    sync::{Arc, Mutex},
+};
+use support::race;
+
+/// Memory with one place, which is free once a release has begun, and before it ends.
+struct OnePlace(AtomicBool);
+
+impl fmt::Debug for OnePlace {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        unreachable!("nobody prints an allocator")
+    }
+}
+
+impl DeviceAllocator for OnePlace {
+    fn allocate(&self, bytes: usize, _: usize) -> Result<NonNull<u8>, MemoryError> {
+        // Acquire: who gets the place comes after the release that freed it, as with any allocator.
+        match self.0.swap(true, Acquire) {
+            true => Err(MemoryError::AllocationFailed { tier: "model", requested: bytes as u64, reason: "taken".to_owned() }),
+            false => Ok(NonNull::dangling()),
+        }
+    }
+
+    unsafe fn deallocate(&self, _: NonNull<u8>, _: usize, _: usize) {
+        self.0.store(false, Release);
+    }
+
+    fn device(&self) -> DeviceKey {
+        DeviceKey::HOST
+    }
+}
+
+struct State {
+    binding: MemoryBinding,
+    old: Mutex<Option<BoundAllocation>>,
+    view: BoundMemoryView,
+}
+
+impl State {
+    /// The place is taken.
+    fn new() -> Self {
+        let registry = BindingRegistry::striped(2).unwrap();
+        let context = registry.register_provider_context(DeviceKey::HOST, Arc::new(())).unwrap();
+        let authority = registry.register_authority(DeviceKey::HOST, Arc::new(())).unwrap();
+        registry.register_allocator(context, authority, Arc::new(OnePlace(AtomicBool::new(false)))).unwrap();
+        let binding = registry.bind(DeviceKey::HOST).unwrap();
+        let old = binding.allocate(8, 8).unwrap();
+        let view = old.view(0, 8).unwrap();
+        Self { binding, old: Mutex::new(Some(old)), view }
+    }
+
+    fn release(&self) -> Option<BoundAllocation> {
+        let old = self.old.lock().unwrap().take().unwrap();
+        self.binding.release(old).unwrap();
+        None
+    }
+
+    /// If it gets the place, then with a record that has nothing to do with the old one's.
+    fn allocate(&self) -> Option<BoundAllocation> {
+        let new = self.binding.allocate(8, 8).ok()?;
+        let view = new.view(0, 8).unwrap();
+        self.binding.with_view(&view, |_| ()).unwrap();
+        let stale = self.binding.with_view(&self.view, |_| ());
+        assert!(matches!(stale, Err(BindingError::StaleAllocation(old)) if old == self.view.allocation_identity()), "revived: {stale:?}");
+        Some(new)
+    }
+}
+
+/// C049, R65: an address is handed out again while the release that freed it has not ended. The new allocation's record outlives the old one's,
+/// and both are counted by themselves.
+#[test]
+fn an_address_handed_out_again_has_a_record_of_its_own() {
+    race(State::new, &[State::release, State::allocate], |state, mut got| {
+        let counts = || {
+            let MechanismSnapshot { live_allocations, queued_releases, active_operations, .. } =
+                state.binding.mechanism_snapshot().unwrap();
+            [live_allocations, queued_releases, active_operations]
+        };
+        let new = got.remove(1);
+        assert_eq!(counts(), [usize::from(new.is_some()), 0, 0]);
+        if let Some(new) = new {
+            assert_ne!(new.identity(), state.view.allocation_identity());
+            state.binding.release(new).unwrap();
+        }
+        assert_eq!(counts(), [0; 3]);
+    });
+}
