@@ -205,7 +205,7 @@ pub const WAYS: [Way; 10] = [
 
 const COMMITTED: Way = ("committed at once", |binding| {
     let backing = binding.virtual_backing().unwrap().unwrap();
-    let block = backing.allocate_committed(16, 8, &[0..16]).unwrap();
+    let block = backing.allocate_committed(16, 8, &[0..8, 8..16]).unwrap();
     Box::new(move || binding.release(block).unwrap())
 });
 
@@ -263,7 +263,9 @@ fn every_way_leads_home() {
 /// every way.
 #[test]
 fn no_way_bypasses_the_method_that_is_overridden() {
-    let kinds: [(fn(Arc<Calls>) -> Arc<dyn DeviceAllocator>, fn(usize) -> [usize; 4]); 3] = [
+    type Make = fn(Arc<Calls>) -> Arc<dyn DeviceAllocator>;
+    type Expected = fn(usize) -> [usize; 4];
+    let kinds: [(Make, Expected); 3] = [
         (|calls| Arc::new(Deallocates(calls)), |made| [made, made, 0, 0]),
         (|calls| Arc::new(Unmaps(calls)), |made| [made, 0, made, 0]),
         (|calls| Arc::new(Releases(calls)), |made| [made, 0, 0, made]),
@@ -337,7 +339,8 @@ fn twins_are_records_of_their_own() {
     let registry = BindingRegistry::new().unwrap();
     let (mechanism, context, _) = register(&registry, DEVICE, Arc::new(OneAddress(released.clone())));
     let binding = registry.bind(DEVICE).unwrap();
-    let ends: [(fn(OwningAllocation), [usize; 2]); 4] = [
+    type End = fn(OwningAllocation);
+    let ends: [(End, [usize; 2]); 4] = [
         (|first| assert!(first.release_now().unwrap().is_complete()), [1, 0]),
         (|first| drop(first), [0, 1]),
         (|first| drop(first.prepare_release().unwrap()), [0, 1]),

@@ -166,7 +166,8 @@ fn a_forgotten_block_is_counted() {
     static OWNER: OnceLock<OwningAllocation> = OnceLock::new();
     static REQUEST: OnceLock<PreparedAllocationRelease> = OnceLock::new();
 
-    let holders: [(fn(MemoryBinding), [usize; 3]); 2] = [
+    type Forget = fn(MemoryBinding);
+    let holders: [(Forget, [usize; 3]); 2] = [
         (|binding| OWNER.set(binding.allocate_owning(16, 8).unwrap()).unwrap(), [1, 0, 0]),
         (|binding| REQUEST.set(binding.allocate_owning(16, 8).unwrap().prepare_release().unwrap()).unwrap(), [0, 1, 1]),
     ];

@@ -52,7 +52,7 @@ pub struct After<'a> {
 
 impl DeferredReleaseQueue for After<'_> {
     fn enqueue(&self, request: PreparedAllocationRelease) -> Result<(), DeferredEnqueueError> {
-        let work = self.work.iter().map(|work| Work::clone(work)).collect();
+        let work = self.work.iter().copied().cloned().collect();
         self.waiting.0.lock().unwrap().push((work, request));
         Ok(())
     }
