@@ -11,8 +11,8 @@ use crate::{
 use liveslot::*;
 use std::thread;
 
-/// C096, R82, R83, R96: a block that two streams use is free after both. A use that the release does not name is a view of the owner's: as long as
-/// there is one the release is refused, and no queue called.
+/// C096, R82, R83, R96: a block that two streams use is free after both. A use that the release does not name is a view of the owner's: as
+/// long as there is one the release is refused, and no queue called.
 #[test]
 fn a_release_waits_for_every_use() {
     let rig = Rig::new();
@@ -42,8 +42,8 @@ fn a_release_waits_for_every_use() {
     rig.finish();
 }
 
-/// C097, R30, R36, R42, R46, R51, R86, R88: nothing frees what queued work uses: no selection, no retirement, no attempt at removal, no loss, no
-/// forgotten owner, no end of the registry. It is freed by its completion, once, or, if the work is given up, never by itself.
+/// C097, R30, R36, R42, R46, R51, R86, R88: nothing frees what queued work uses: no selection, no retirement, no attempt at removal, no
+/// loss, no forgotten owner, no end of the registry. It is freed by its completion, once, or, if the work is given up, never by itself.
 #[test]
 fn nothing_frees_what_queued_work_uses() {
     for (lose, give_up) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -118,8 +118,8 @@ fn queued_work_alone_keeps_its_mechanism() {
     }
 }
 
-/// C102, R48, R56, R57, R88: who defers a release may return, and everything that he had may go: what the release needs stays until it is made, wherever
-/// that happens.
+/// C102, R48, R56, R57, R88: who defers a release may return, and everything that he had may go: what the release needs stays until it is
+/// made, wherever that happens.
 #[test]
 fn what_a_waiting_release_needs_stays() {
     let Rig { registry, log, .. } = Rig::new();

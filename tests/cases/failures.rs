@@ -66,7 +66,8 @@ fn ends_whole(log: &Log, end: impl FnOnce()) {
     assert_eq!(last, ["Q dropped", "C dropped"]);
 }
 
-/// C074, R118: a registry ends with mechanisms of which one panics in its destructor: the others end all the same, and so do authority and context.
+/// C074, R118: a registry ends with mechanisms of which one panics in its destructor: the others end all the same, and so do authority and
+/// context.
 #[test]
 fn a_destructors_panic_stops_no_other_end() {
     let _alone = counting();
@@ -76,8 +77,8 @@ fn a_destructors_panic_stops_no_other_end() {
     }
 }
 
-/// C074, R50, R118: the same of mechanisms that end with their last handles. Who works with another one meanwhile, in the same registry, runs
-/// nobody's destructor and gets nobody's panic.
+/// C074, R50, R118: the same of mechanisms that end with their last handles. Who works with another one meanwhile, in the same registry,
+/// runs nobody's destructor and gets nobody's panic.
 #[test]
 fn a_destructors_panic_is_its_callers_alone() {
     let _alone = counting();
@@ -156,8 +157,8 @@ impl Drop for AtItsEnd {
     }
 }
 
-/// C076, R31, R35, R86, R90, R91, R94: a device that takes nothing back panics nobody who lets go of his blocks, not even a thread that unwinds; each
-/// block stays counted. The same on a device that is lost, which is not even asked.
+/// C076, R31, R35, R86, R90, R91, R94: a device that takes nothing back panics nobody who lets go of his blocks, not even a thread that
+/// unwinds; each block stays counted. The same on a device that is lost, which is not even asked.
 #[test]
 fn nothing_panics_that_cannot_be_given_back() {
     const EACH: usize = 100;
@@ -201,8 +202,8 @@ fn nothing_panics_that_cannot_be_given_back() {
     }
 }
 
-/// C077, R59, R90, R95: a release that fails is its own mechanism's to report, and no later call's, be it on the same mechanism, beside it or
-/// on another device.
+/// C077, R59, R90, R95: a release that fails is its own mechanism's to report, and no later call's, be it on the same mechanism, beside it
+/// or on another device.
 #[test]
 fn a_failure_is_told_once_and_by_its_own_mechanism() {
     let rig = Rig::new();
@@ -229,8 +230,8 @@ fn a_failure_is_told_once_and_by_its_own_mechanism() {
     refused(rig.registry.remove(rig.mechanism), BindingError::QuarantinedOwnership { mechanism: rig.mechanism.identity(), quarantined: 1 });
 }
 
-/// C079, R42, R48, R90, R95: one of five releases fails: the other four are made, the failure is listed, and the end of the context is reached all the
-/// same, whether the five go back one by one or out of a queue.
+/// C079, R42, R48, R90, R95: one of five releases fails: the other four are made, the failure is listed, and the end of the context is
+/// reached all the same, whether the five go back one by one or out of a queue.
 #[test]
 fn a_failed_release_stops_no_other() {
     for queued in [false, true] {
@@ -272,8 +273,8 @@ fn a_failed_release_stops_no_other() {
     }
 }
 
-/// C081, R115, R119: a panic within the allocator reaches the worker that called it, with its own text; the mechanism is as healthy and as selected as
-/// before, for others meanwhile, and afterwards.
+/// C081, R115, R119: a panic within the allocator reaches the worker that called it, with its own text; the mechanism is as healthy and as
+/// selected as before, for others meanwhile, and afterwards.
 #[test]
 fn a_panic_in_the_allocator_keeps_its_text_and_poisons_nothing() {
     let rig = Rig::new();

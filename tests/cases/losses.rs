@@ -3,7 +3,7 @@
 use crate::{
     common::{
         arm::arm,
-        park::{Gate, gate},
+        park::{Gate, Stop, gate},
         refused::refused,
         rig::{DEVICE, Rig},
     },
@@ -14,10 +14,11 @@ use liveslot::*;
 use std::{
     array,
     collections::HashSet,
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr::NonNull,
     sync::{
-        Arc, Barrier,
+        Arc, Barrier, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     thread,
@@ -110,6 +111,63 @@ fn a_release_that_was_inside_at_the_loss_ends_whole() {
         assert_eq!(counts(&rig), [0; 4]);
         rig.finish();
     }
+}
+
+/// C082, R71, R91, R96, R136: the same of a look, and of handing a release to a queue: the look ends, the release waits, and neither is
+/// forgotten.
+#[test]
+fn what_was_inside_user_code_at_the_loss_ends_whole() {
+    /// A queue that stops before it takes a request.
+    struct Slow {
+        stop: Mutex<Option<Stop>>,
+        taken: Mutex<Option<PreparedAllocationRelease>>,
+    }
+
+    impl fmt::Debug for Slow {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            unreachable!("nobody prints a queue")
+        }
+    }
+
+    impl DeferredReleaseQueue for Slow {
+        fn enqueue(&self, request: PreparedAllocationRelease) -> Result<(), DeferredEnqueueError> {
+            let stop = self.stop.lock().unwrap().take().unwrap();
+            stop.park();
+            *self.taken.lock().unwrap() = Some(request);
+            Ok(())
+        }
+    }
+
+    let rig = Rig::new();
+    let binding = rig.registry.bind(DEVICE).unwrap();
+    let block = binding.allocate(16, 8).unwrap();
+    let view = block.view(8, 8).unwrap();
+    let (stop, inside) = gate();
+    let looked = lost_within(&rig, inside, || {
+        binding.with_view(&view, |view| {
+            stop.park();
+            view.len()
+        })
+    });
+    assert_eq!(looked.unwrap().unwrap(), 8);
+    refused(binding.with_view(&view, |_| ()), lost());
+    assert_eq!(counts(&rig), [1, 0, 0, 0]);
+    drop((binding, block, view));
+    rig.registry.confirm_context_terminated(rig.context).unwrap();
+    rig.finish();
+
+    let rig = Rig::new();
+    let owner = rig.registry.bind(DEVICE).unwrap().allocate_owning(16, 8).unwrap();
+    let (stop, inside) = gate();
+    let queue = Slow { stop: Mutex::new(Some(stop)), taken: Mutex::default() };
+    let deferred = lost_within(&rig, inside, || owner.release_deferred(&queue).unwrap());
+    assert!(deferred.unwrap().is_queued());
+    assert_eq!(counts(&rig), [0, 1, 0, 1]);
+    assert_eq!(queue.taken.into_inner().unwrap().unwrap().execute().state(), AllocationReleaseState::DeviceLost);
+    assert_eq!(counts(&rig), [0, 0, 1, 0]);
+    assert_eq!(rig.log.take(), ["A allocate 16 8"]);
+    rig.registry.confirm_context_terminated(rig.context).unwrap();
+    rig.finish();
 }
 
 /// C084, R28, R30, R31, R38, R91: a loss finds blocks in every state, forgets none, and touches none; when all have been let go and the end
@@ -217,7 +275,8 @@ impl DeviceAllocator for Mortal {
     }
 }
 
-/// C087, R31, R130, R134: who sees the fatal error declares the loss; no call that begins after that succeeds, on any thread, nor reaches the allocator.
+/// C087, R31, R130, R134: who sees the fatal error declares the loss; no call that begins after that succeeds, on any thread, nor reaches
+/// the allocator.
 #[test]
 fn nothing_succeeds_after_a_loss() {
     const THREADS: usize = 4;
@@ -267,8 +326,8 @@ fn nothing_succeeds_after_a_loss() {
     }
 }
 
-/// C089, R29, R36, R88, R93: what replaces a lost mechanism works at once, whatever waits on the dead one; that is taken apart without its device,
-/// whenever its work is given up.
+/// C089, R29, R36, R88, R93: what replaces a lost mechanism works at once, whatever waits on the dead one; that is taken apart without its
+/// device, whenever its work is given up.
 #[test]
 fn a_replacement_waits_for_nothing() {
     let rig = Rig::new();
@@ -302,8 +361,8 @@ fn a_replacement_waits_for_nothing() {
     take_away(&registry, next);
 }
 
-/// C091, R91, R95, R134: a time-out declares the loss while the work completes: each block is released or retained, once, and none is released that
-/// comes after the loss.
+/// C091, R91, R95, R134: a time-out declares the loss while the work completes: each block is released or retained, once, and none is
+/// released that comes after the loss.
 #[test]
 fn a_time_out_and_a_completion_settle_each_block_once() {
     const RACING: usize = 16;
@@ -345,7 +404,8 @@ fn a_time_out_and_a_completion_settle_each_block_once() {
     }
 }
 
-/// C092, R32, R59, R63: no error of an allocator is taken for a loss, whatever it says; a loss is declared, and keeps the reason that it was declared with.
+/// C092, R32, R59, R63: no error of an allocator is taken for a loss, whatever it says; a loss is declared, and keeps the reason that it
+/// was declared with.
 #[test]
 fn no_error_is_taken_for_a_loss() {
     let tier = "device";

@@ -259,6 +259,65 @@ fn every_way_leads_home() {
     }
 }
 
+/// C012, R51, R66, R86, R91, R92, R94: what comes to a dead end reaches no allocator at all, neither its own nor the one that is selected
+/// by then.
+#[test]
+fn dead_ends_lead_to_nobody() {
+    type Ends = fn(BindingRegistry, OwningAllocation);
+    let dead_ends: [(&str, Ends, usize); 8] = [
+        ("metadata dropped", |_, owner| drop(owner.into_bound().unwrap()), 0),
+        ("owner dropped", |_, owner| drop(owner), 1),
+        ("request dropped", |_, owner| drop(owner.prepare_release().unwrap()), 1),
+        ("request quarantined", |_, owner| drop(owner.prepare_release().unwrap().quarantine(QuarantineReason::PartialRelease)), 1),
+        (
+            "refused by a queue",
+            |_, owner| {
+                let request = owner.prepare_release().unwrap();
+                assert!(DeferredEnqueueError::new(DeferredEnqueueRejection::Full, request).quarantine().is_quarantined());
+            },
+            1,
+        ),
+        (
+            "owner dropped on a lost device",
+            |registry, owner| {
+                registry.invalidate_device(DEVICE, "fell off the bus").unwrap();
+                drop(owner.release_now().unwrap_err());
+            },
+            0,
+        ),
+        (
+            "request executed on a lost device",
+            |registry, owner| {
+                let request = owner.prepare_release().unwrap();
+                registry.invalidate_device(DEVICE, "fell off the bus").unwrap();
+                assert_eq!(request.execute().state(), AllocationReleaseState::DeviceLost);
+            },
+            1,
+        ),
+        (
+            "left at the registry's end",
+            |registry, owner| {
+                drop(registry);
+                drop(owner.into_bound().unwrap());
+            },
+            0,
+        ),
+    ];
+    for (what, end, kept) in dead_ends {
+        let released = [(); 2].map(|()| Arc::<AtomicUsize>::default());
+        let registry = BindingRegistry::new().unwrap();
+        let [own, other] = released.each_ref().map(|released| register(&registry, DEVICE, Arc::new(OneAddress(released.clone()))).0);
+        let binding = registry.bind_registered(own).unwrap();
+        let owner = binding.allocate_owning(8, 8).unwrap();
+        registry.select(other).unwrap();
+        end(registry, owner);
+        let snapshot = binding.mechanism_snapshot().unwrap();
+        assert_eq!((snapshot.live_allocations, snapshot.quarantined_allocations), (1 - kept, kept), "{what}");
+        drop(binding);
+        assert_eq!(released.map(|released| released.load(SeqCst)), [0, 0], "{what}");
+    }
+}
+
 /// C016, R66, R152: whichever method an allocator gives memory back in, everything that it has made comes back through that one, on
 /// every way.
 #[test]
@@ -284,8 +343,8 @@ fn no_way_bypasses_the_method_that_is_overridden() {
     }
 }
 
-/// C014, R3, R66: who allocates "like" a block does so through a binding, and that names the allocator which was called: the block's own binding
-/// the block's allocator, the device's current one what is selected now.
+/// C014, R3, R66: who allocates "like" a block does so through a binding, and that names the allocator which was called: the block's own
+/// binding the block's allocator, the device's current one what is selected now.
 #[test]
 fn an_allocation_like_another_is_recorded_where_it_was_made() {
     let rig = Rig::new();
@@ -331,8 +390,8 @@ impl DeviceAllocator for OneAddress {
     }
 }
 
-/// C017, R4, R65, R95: blocks with one address at the same time are apart: whatever becomes of one, the other stays what it is, and the counts
-/// end at zero.
+/// C017, R4, R65, R95: blocks with one address at the same time are apart: whatever becomes of one, the other stays what it is, and the
+/// counts end at zero.
 #[test]
 fn twins_are_records_of_their_own() {
     let released = Arc::<AtomicUsize>::default();

@@ -158,8 +158,8 @@ fn a_forgotten_binding_keeps_its_mechanism_and_nothing_else() {
     assert_eq!(rig.log.take(), [""; 0], "alive, and in nobody's way");
 }
 
-/// C026, R36, R42, R88: a block or a request that is never given back is a number that whoever wants to take its mechanism away is told, and nothing
-/// else waits for it.
+/// C026, R36, R42, R88: a block or a request that is never given back is a number that whoever wants to take its mechanism away is told,
+/// and nothing else waits for it.
 #[test]
 fn a_forgotten_block_is_counted() {
     /// Never dropped, and in reach of leak checkers.

@@ -95,8 +95,8 @@ fn a_release_waits_for_work_and_not_for_a_handle() {
     assert_eq!(waiting.poll(), (1, 0));
 }
 
-/// C049, R65, R98, R117: an address is handed out again while the release that freed it has not ended: the new block's record is its own, however the
-/// old one's release ends.
+/// C049, R65, R98, R117: an address is handed out again while the release that freed it has not ended: the new block's record is its own,
+/// however the old one's release ends.
 #[test]
 fn a_block_that_gets_the_address_of_a_release_in_progress_keeps_its_record() {
     let complete = || AllocationReleaseOutcome::complete(ReleaseAccounting::eager(8));
@@ -195,8 +195,8 @@ fn a_late_removal_leaves_the_successor_alone() {
     }
 }
 
-/// C052, R26, R42, R45: what is bound to a mechanism that is being taken away can give back, and is refused everything else, before the removal and
-/// after it; memory that is out keeps it from being removed at all.
+/// C052, R26, R42, R45: what is bound to a mechanism that is being taken away can give back, and is refused everything else, before the
+/// removal and after it; memory that is out keeps it from being removed at all.
 #[test]
 fn a_binding_to_the_removed_is_refused_and_reaches_nothing() {
     let rig = Rig::new();
