@@ -21,8 +21,8 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, panic_any},
     ptr::NonNull,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        Arc, Barrier,
+        atomic::{AtomicUsize, Ordering::SeqCst},
     },
     thread,
 };
@@ -91,16 +91,17 @@ fn a_destructors_panic_is_its_callers_alone() {
         registry.remove_provider_context(context).unwrap();
         assert_eq!(log.take(), [""; 0]);
 
-        let done = AtomicBool::new(false);
+        let begin = Barrier::new(2);
         thread::scope(|scope| {
             let working = scope.spawn(|| {
-                while !done.load(SeqCst) {
+                begin.wait();
+                for _ in 0..1_000 {
                     let binding = registry.bind(OTHER).unwrap();
                     binding.release(binding.allocate(8, 8).unwrap()).unwrap();
                 }
             });
+            begin.wait();
             ends_whole(&log, || drop(last));
-            done.store(true, SeqCst);
             working.join().unwrap();
         });
     }
