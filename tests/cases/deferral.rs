@@ -75,9 +75,11 @@ fn nothing_frees_what_queued_work_uses() {
         let Rig { registry, log, context, authority, .. } = rig;
         refused(registry.remove_provider_context(context), BindingError::ProviderContextInUse(context.identity()));
         refused(registry.remove_authority(authority), BindingError::AuthorityInUse(authority.identity()));
-        assert_eq!(waiting.poll(), (0, 0));
+        // On a lost device the queue would not wait.
+        let still_waits = || assert!(lose || waiting.poll() == (0, 0));
+        still_waits();
         drop((registry, binding));
-        assert_eq!(waiting.poll(), (0, 0));
+        still_waits();
         let others: &[&str] = if lose { &[] } else { &["B dropped"] };
         assert_eq!(log.take(), others);
 
@@ -86,7 +88,7 @@ fn nothing_frees_what_queued_work_uses() {
             _ => &[],
         };
         if give_up {
-            drop(waiting.abandon());
+            drop(waiting);
         } else {
             work.complete();
             assert_eq!(waiting.poll(), if lose { (0, 1) } else { (1, 0) });

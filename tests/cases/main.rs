@@ -21,6 +21,7 @@ mod common {
     pub mod arm;
     pub mod doubles;
     pub mod park;
+    pub mod queue;
     pub mod refused;
     pub mod rig;
     pub mod watchdog;

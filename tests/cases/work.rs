@@ -1,8 +1,12 @@
 //! Work on a device that is done when the test says so, and releases that wait for it.
 
-use liveslot::{DeferredEnqueueError, DeferredReleaseQueue, PreparedAllocationRelease};
+use crate::common::queue::Queue;
+use liveslot::{
+    DeferredReleaseQueue,
+    release::{BoundedQueue, Drained},
+};
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
@@ -20,40 +24,24 @@ impl Work {
     }
 }
 
-/// Requests that wait, each until all of its own work is done.
-#[derive(Debug, Default)]
-pub struct Waiting(Mutex<Vec<(Vec<Work>, PreparedAllocationRelease)>>);
+/// Requests that wait, each until all of its own work is done. Dropped, it gives all work up.
+pub struct Waiting(BoundedQueue<Vec<Work>>);
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self(BoundedQueue::with_markers(64))
+    }
+}
 
 impl Waiting {
     /// A queue for what `work` uses.
-    pub fn after<'a>(&'a self, work: &'a [&'a Work]) -> After<'a> {
-        After { waiting: self, work }
+    pub fn after(&self, work: &[&Work]) -> impl DeferredReleaseQueue {
+        Queue(move |request| self.0.enqueue_marked(request, work.iter().copied().cloned().collect()))
     }
 
     /// Executes what has nothing to wait for any more. Returns how many of these releases were complete, and how many were not.
     pub fn poll(&self) -> (usize, usize) {
-        let ready: Vec<_> = self.0.lock().unwrap().extract_if(.., |(work, _)| work.iter().all(Work::is_done)).collect();
-        let (complete, incomplete): (Vec<_>, Vec<_>) =
-            ready.into_iter().map(|(_, request)| request.execute()).partition(|outcome| outcome.is_complete());
-        (complete.len(), incomplete.len())
-    }
-
-    /// Gives up on all work.
-    pub fn abandon(&self) -> Vec<PreparedAllocationRelease> {
-        std::mem::take(&mut *self.0.lock().unwrap()).into_iter().map(|(_, request)| request).collect()
-    }
-}
-
-#[derive(Debug)]
-pub struct After<'a> {
-    waiting: &'a Waiting,
-    work: &'a [&'a Work],
-}
-
-impl DeferredReleaseQueue for After<'_> {
-    fn enqueue(&self, request: PreparedAllocationRelease) -> Result<(), DeferredEnqueueError> {
-        let work = self.work.iter().copied().cloned().collect();
-        self.waiting.0.lock().unwrap().push((work, request));
-        Ok(())
+        let Drained { released, quarantined, .. } = self.0.drain_ready(usize::MAX, |_, work| work.iter().all(Work::is_done));
+        (released, quarantined)
     }
 }
