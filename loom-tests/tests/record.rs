@@ -10,7 +10,7 @@ use liveslot_loom::{
 use std::{
     fmt,
     ptr::NonNull,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic as process},
 };
 use support::race;
 
@@ -81,6 +81,9 @@ impl State {
 /// and both are counted by themselves.
 #[test]
 fn an_address_handed_out_again_has_a_record_of_its_own() {
+    /// Whether the place was ever found taken, and ever free.
+    static MET: [process::AtomicBool; 2] = [const { process::AtomicBool::new(false) }; 2];
+
     race(State::new, &[State::release, State::allocate], |state, mut got| {
         let counts = || {
             let MechanismSnapshot { live_allocations, queued_releases, active_operations, .. } =
@@ -88,6 +91,7 @@ fn an_address_handed_out_again_has_a_record_of_its_own() {
             [live_allocations, queued_releases, active_operations]
         };
         let new = got.remove(1);
+        MET[usize::from(new.is_some())].store(true, Relaxed);
         assert_eq!(counts(), [usize::from(new.is_some()), 0, 0]);
         if let Some(new) = new {
             assert_ne!(new.identity(), state.view.allocation_identity());
@@ -95,4 +99,5 @@ fn an_address_handed_out_again_has_a_record_of_its_own() {
         }
         assert_eq!(counts(), [0; 3]);
     });
+    assert!(MET.iter().all(|met| met.load(Relaxed)));
 }
