@@ -1,8 +1,7 @@
 //! Real memory behind the registry, and the witness that watches each mechanism from birth to teardown.
 //!
-//! Two kinds of memory: the process heap, and anonymous mappings taken straight from the kernel, one `mmap` and one
-//! `munmap` per block. [`Watched`] turns either into a `DeviceAllocator` that knows which blocks are live, and
-//! reports to the [`Life`] of its mechanism, which outlives it:
+//! Two kinds of memory, both the library's: the process heap, and address space with pages that are committed and
+//! decommitted. [`Watched`] is around either, and reports to the [`Life`] of its mechanism, which outlives it:
 //!
 //! | Witnessed | How |
 //! | --- | --- |
@@ -11,36 +10,51 @@
 //! | destruction order | every destructor must find the stage that its predecessor left |
 //! | nobody inside the allocator while it is destroyed | a count per thread of calls in progress, summed by the destructor |
 //!
-//! Blocks that nobody may release any more, because their device was lost, are given back by the allocator's own
-//! destructor, as a driver would do on a device reset. That is intended; anything else still there is a leak.
+//! Around that is a `BudgetedAllocator`: all mechanisms share one budget, which is their authorities' content.
+//!
+//! Blocks that nobody may release any more, because their device was lost or their owner was dropped, are given back by
+//! the allocator's own destructor, as a driver would do on a device reset. So are blocks of the alignment [`STUBBORN`],
+//! whose release it does not complete. That is intended; anything else still there is a leak.
 
 use std::alloc::Layout;
 use std::cell::Cell;
 use std::fmt::{self, Debug};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
-use liveslot::{DeviceAllocator, DeviceKey, MemoryError, MemoryRole};
-use rustix::mm::{MapFlags, ProtFlags};
+use liveslot::{
+    AllocationCommitRange, AllocationReleaseOutcome, AllocationReleaseState, Budget, BudgetedAllocator, DeviceAllocator, DeviceKey,
+    HostAllocator, MemoryError, MemoryRole, QuarantineReason, ReleaseAccounting, ResidualOwnership, VirtualBacking, VirtualMemory,
+};
 
 use crate::rng::mix;
+
+/// What the budget says that the memory is for.
+pub(crate) const ROLE: MemoryRole = MemoryRole::KvCache;
+
+/// How many blocks of one allocator may be given up on purpose, give or take one per worker.
+pub(crate) const SPARE: usize = 8;
+
+/// Blocks of this alignment, in bytes, are not given back when they are released: half of each stays behind.
+pub(crate) const STUBBORN: usize = 512;
 
 /// The kinds of memory that take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Heap,
-    Mmap,
+    Virtual,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 2] = [Self::Heap, Self::Mmap];
+    pub(crate) const ALL: [Self; 2] = [Self::Heap, Self::Virtual];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Heap => "heap",
-            Self::Mmap => "mmap",
+            Self::Virtual => "virtual",
         }
     }
 
@@ -54,64 +68,15 @@ impl Kind {
         (1 << Self::ALL.len()) - 1
     }
 
-    /// An allocator of this kind that reports to `life`.
-    pub(crate) fn allocator(self, device: DeviceKey, life: Arc<Life>, capacity: usize) -> Arc<dyn DeviceAllocator> {
+    /// An allocator of this kind that is charged to `budget` and reports to `life`.
+    pub(crate) fn allocator(self, device: DeviceKey, life: Arc<Life>, budget: Arc<Budget>, capacity: usize) -> Arc<dyn DeviceAllocator> {
+        fn charged(watched: Watched<impl DeviceAllocator + 'static>, budget: Arc<Budget>) -> Arc<dyn DeviceAllocator> {
+            Arc::new(BudgetedAllocator::new(watched, budget, ROLE))
+        }
         match self {
-            Self::Heap => Arc::new(Watched::new(Heap, device, life, capacity)),
-            Self::Mmap => Arc::new(Watched::new(Mmap, device, life, capacity)),
+            Self::Heap => charged(Watched::new(HostAllocator, device, life, capacity), budget),
+            Self::Virtual => charged(Watched::new(VirtualMemory::new(device), device, life, capacity), budget),
         }
-    }
-}
-
-/// A source of memory. Blocks of zero bytes are never asked for.
-trait Source: Send + Sync + Debug + 'static {
-    fn obtain(&self, layout: Layout) -> Option<NonNull<u8>>;
-
-    /// # Safety
-    ///
-    /// `block` came from `obtain` of this source with the same `layout`, and is given back once.
-    unsafe fn give_back(&self, block: NonNull<u8>, layout: Layout);
-}
-
-#[derive(Debug)]
-struct Heap;
-
-impl Source for Heap {
-    fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
-        // SAFETY: the layout has at least one byte (`Source`).
-        NonNull::new(unsafe { std::alloc::alloc(layout) })
-    }
-
-    unsafe fn give_back(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller vouches for block and layout.
-        unsafe { std::alloc::dealloc(block.as_ptr(), layout) }
-    }
-}
-
-#[derive(Debug)]
-struct Mmap;
-
-impl Mmap {
-    /// The smallest page of any system this runs on; mappings start at a page.
-    const ALIGN: usize = 4096;
-}
-
-impl Source for Mmap {
-    fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if layout.align() > Self::ALIGN {
-            return None;
-        }
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new private mapping at an address of the kernel's choice touches no existing memory.
-        let block = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), layout.size(), access, MapFlags::PRIVATE) };
-        NonNull::new(block.ok()?.cast())
-    }
-
-    unsafe fn give_back(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller vouches that this whole mapping is its own. The kernel rounds the length up to pages, as
-        // it did when mapping.
-        let unmapped = unsafe { rustix::mm::munmap(block.as_ptr().cast(), layout.size()) };
-        unmapped.expect("a mapping of ours can be unmapped");
     }
 }
 
@@ -181,79 +146,154 @@ impl Ledger {
     }
 }
 
-/// A [`Source`] as a `DeviceAllocator`, under observation.
+/// An allocator under observation.
 #[derive(Debug)]
-struct Watched<S: Source> {
-    source: S,
+struct Watched<A: DeviceAllocator> {
+    memory: A,
     device: DeviceKey,
     ledger: Ledger,
     life: Arc<Life>,
 }
 
-impl<S: Source> Watched<S> {
-    fn new(source: S, device: DeviceKey, life: Arc<Life>, capacity: usize) -> Self {
-        Self { source, device, ledger: Ledger::new(capacity), life }
+impl<A: DeviceAllocator> Watched<A> {
+    fn new(memory: A, device: DeviceKey, life: Arc<Life>, capacity: usize) -> Self {
+        Self { memory, device, ledger: Ledger::new(capacity), life }
     }
 
-    fn layout(bytes: usize, align: usize) -> Option<Layout> {
-        Layout::from_size_align(bytes.max(1), align).ok()
-    }
-}
-
-impl<S: Source> DeviceAllocator for Watched<S> {
-    fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {
+    fn obtain(
+        &self,
+        bytes: usize,
+        align: usize,
+        obtain: impl FnOnce() -> Result<NonNull<u8>, MemoryError>,
+    ) -> Result<NonNull<u8>, MemoryError> {
         let inside = self.life.enter();
         let tier = self.device.tier.name();
         let requested = bytes as u64;
-        let Some(layout) = Self::layout(bytes, align) else {
-            return Err(MemoryError::InvalidRequest { tier, requested, reason: "no such alignment" });
-        };
-        let Some(block) = self.source.obtain(layout) else {
-            return Err(MemoryError::AllocationFailed { tier, requested, reason: format!("{:?} has none", self.source) });
-        };
+        let layout = Layout::from_size_align(bytes, align);
+        let layout = layout.map_err(|_| MemoryError::InvalidRequest { tier, requested, reason: "no such layout" })?;
+        let block = obtain()?;
         // The ledger keeps bare addresses; the destructor makes pointers of them again.
         block.as_ptr().expose_provenance();
         if !self.ledger.insert(block, layout) {
-            // SAFETY: obtained above with this layout, and given to nobody.
-            unsafe { self.source.give_back(block, layout) };
-            return Err(MemoryError::TierExhausted {
-                tier,
-                requested,
-                used: self.ledger.slots.len() as u64,
-                limit: self.ledger.slots.len() as u64,
-                available: 0,
-                role: MemoryRole::Activation,
-            });
+            // SAFETY: obtained above with these values, and given to nobody.
+            unsafe { self.memory.deallocate(block, bytes, align) };
+            let capacity = self.ledger.slots.len();
+            return Err(MemoryError::AllocationFailed { tier, requested, reason: format!("all {capacity} places are taken") });
         }
         inside.0.obtained.fetch_add(1, Ordering::Relaxed);
         Ok(block)
     }
 
+    fn backing(&self) -> &dyn VirtualBacking {
+        self.memory.as_virtual_backing().expect("its own backing is offered only where the memory's is")
+    }
+}
+
+impl<A: DeviceAllocator> DeviceAllocator for Watched<A> {
+    fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {
+        self.obtain(bytes, align, || self.memory.allocate(bytes, align))
+    }
+
     unsafe fn deallocate(&self, block: NonNull<u8>, bytes: usize, align: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.release(block, bytes, align) };
+    }
+
+    unsafe fn release(&self, block: NonNull<u8>, bytes: usize, align: usize) -> AllocationReleaseOutcome {
         let inside = self.life.enter();
-        match Self::layout(bytes, align) {
-            Some(layout) if self.ledger.remove(block, layout) => {
-                // SAFETY: the ledger says that the block is live with this layout, and has let go of it.
-                unsafe { self.source.give_back(block, layout) };
-                inside.0.released.fetch_add(1, Ordering::Relaxed);
-            }
-            _ => self.life.refuse(),
+        let layout = Layout::from_size_align(bytes, align);
+        if align == STUBBORN {
+            self.life.abandon();
+            let accounting = ReleaseAccounting::eager(bytes as u64);
+            return AllocationReleaseOutcome::quarantined(accounting, left_of(block, bytes));
         }
+        if !layout.is_ok_and(|layout| self.ledger.remove(block, layout)) {
+            self.life.refuse();
+            return AllocationReleaseOutcome::failed("this is no live block");
+        }
+        inside.0.released.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the ledger says that the block is live with these values, and has let go of it.
+        unsafe { self.memory.release(block, bytes, align) }
     }
 
     fn device(&self) -> DeviceKey {
         self.device
     }
+
+    fn commits_on_demand(&self) -> bool {
+        self.memory.commits_on_demand()
+    }
+
+    fn as_virtual_backing(&self) -> Option<&dyn VirtualBacking> {
+        self.memory.as_virtual_backing().map(|_| self as _)
+    }
 }
 
-impl<S: Source> Drop for Watched<S> {
+/// What a release leaves of a [`STUBBORN`] block.
+pub(crate) fn left_of(block: NonNull<u8>, bytes: usize) -> ResidualOwnership {
+    ResidualOwnership {
+        state: AllocationReleaseState::PartiallyUnmapped,
+        reason: QuarantineReason::PartialRelease,
+        retained_bytes: bytes as u64 / 2,
+        address: block.addr().get(),
+        align: STUBBORN,
+    }
+}
+
+/// Allocations enter the ledger; everything else is passed on.
+impl<A: DeviceAllocator> VirtualBacking for Watched<A> {
+    fn allocate_committed(&self, bytes: usize, align: usize, committed_ranges: &[Range<usize>]) -> Result<NonNull<u8>, MemoryError> {
+        self.obtain(bytes, align, || self.backing().allocate_committed(bytes, align, committed_ranges))
+    }
+
+    fn commit_allocation_range(
+        &self,
+        ptr: NonNull<u8>,
+        allocation_bytes: usize,
+        align: usize,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        let _inside = self.life.enter();
+        self.backing().commit_allocation_range(ptr, allocation_bytes, align, offset, bytes)
+    }
+
+    fn mapped_bytes_for_allocation_ranges(&self, ranges: &[AllocationCommitRange]) -> Result<u64, MemoryError> {
+        let _inside = self.life.enter();
+        self.backing().mapped_bytes_for_allocation_ranges(ranges)
+    }
+
+    fn mapped_bytes_for_allocation(&self, bytes: usize, align: usize) -> Result<u64, MemoryError> {
+        let _inside = self.life.enter();
+        self.backing().mapped_bytes_for_allocation(bytes, align)
+    }
+
+    fn decommit_allocation_range(
+        &self,
+        ptr: NonNull<u8>,
+        allocation_bytes: usize,
+        align: usize,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<u64, MemoryError> {
+        let _inside = self.life.enter();
+        self.backing().decommit_allocation_range(ptr, allocation_bytes, align, offset, bytes)
+    }
+
+    fn allocation_committed_bytes(&self, ptr: NonNull<u8>, allocation_bytes: usize, align: usize) -> usize {
+        let _inside = self.life.enter();
+        self.backing().allocation_committed_bytes(ptr, allocation_bytes, align)
+    }
+}
+
+impl<A: DeviceAllocator> Drop for Watched<A> {
     fn drop(&mut self) {
         self.life.pass(Stage::Alive, Stage::Destroying);
         self.life.expect_nobody_inside();
         let mut reclaimed = 0;
         for (block, layout) in self.ledger.drain() {
             // SAFETY: live with this layout according to the ledger, and nobody can release it any more.
-            unsafe { self.source.give_back(block, layout) };
+            unsafe { self.memory.deallocate(block, layout.size(), layout.align()) };
             reclaimed += 1;
         }
         self.life.reclaimed.fetch_add(reclaimed, Ordering::Relaxed);
@@ -262,13 +302,16 @@ impl<S: Source> Drop for Watched<S> {
     }
 }
 
-/// The authority of one mechanism.
+/// The authority of one mechanism: the budget that it shares with all others.
 #[derive(Debug)]
-pub(crate) struct Authority(pub(crate) Arc<Life>);
+pub(crate) struct Authority {
+    pub(crate) life: Arc<Life>,
+    pub(crate) budget: Arc<Budget>,
+}
 
 impl Drop for Authority {
     fn drop(&mut self) {
-        self.0.pass(Stage::AllocatorGone, Stage::AuthorityGone);
+        self.life.pass(Stage::AllocatorGone, Stage::AuthorityGone);
     }
 }
 
@@ -368,10 +411,16 @@ impl Life {
         self.fates.load(Ordering::Acquire) & fate as u8 != 0
     }
 
-    /// A worker gave up a block that it was not allowed to release.
+    /// A block will not be released: a worker gave it up, or the allocator keeps a part of it.
     pub(crate) fn abandon(&self) {
         // Relaxed: read after the teardown, which the drop of the worker's handle precedes.
         self.abandoned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether one more block may be given up without a need. What is given up stays in ledger and budget until a loss.
+    pub(crate) fn can_spare_a_block(&self) -> bool {
+        // Relaxed: a bound that some threads may exceed by one each does as well.
+        self.abandoned.load(Ordering::Relaxed) < SPARE as u64
     }
 
     /// Allocator, authority and context are destroyed.
@@ -423,7 +472,7 @@ impl Life {
         Account {
             obtained,
             reclaimed: self.reclaimed.load(Ordering::Relaxed),
-            leaked: obtained.saturating_sub(released + abandoned),
+            kept: obtained.saturating_sub(released + abandoned),
             // A block that was abandoned, because its release had been refused, was released all the same.
             released_after_refusal: (released + abandoned).saturating_sub(obtained),
             refused_releases: self.refused_releases.load(Ordering::Relaxed),
@@ -444,8 +493,9 @@ pub(crate) struct Account {
     pub(crate) obtained: u64,
     /// Given back by the allocator's destructor.
     pub(crate) reclaimed: u64,
-    /// Neither released nor given up because of a loss.
-    pub(crate) leaked: u64,
+    /// Neither released nor given up. Prepared releases that ended in quarantine because of a loss leave such blocks, and
+    /// nothing else may.
+    pub(crate) kept: u64,
     pub(crate) released_after_refusal: u64,
     /// Releases of something that was not a live block of this allocator.
     pub(crate) refused_releases: u64,
@@ -457,25 +507,32 @@ mod tests {
     use super::*;
 
     const CLEAN: Account =
-        Account { obtained: 0, reclaimed: 0, leaked: 0, released_after_refusal: 0, refused_releases: 0, order_violations: 0 };
+        Account { obtained: 0, reclaimed: 0, kept: 0, released_after_refusal: 0, refused_releases: 0, order_violations: 0 };
 
     fn mechanism(kind: Kind) -> (Arc<Life>, Arc<dyn DeviceAllocator>, Authority, Context) {
         let life = Life::new(kind, 1);
-        let allocator = kind.allocator(DeviceKey::device(0), life.clone(), 8);
-        (life.clone(), allocator, Authority(life.clone()), Context(life))
+        let budget = Arc::new(Budget::new(1000));
+        let allocator = kind.allocator(DeviceKey::device(0), life.clone(), budget.clone(), 8);
+        (life.clone(), allocator, Authority { life: life.clone(), budget }, Context(life))
     }
 
     #[test]
     fn a_clean_life_has_a_clean_account() {
         for kind in Kind::ALL {
             let (life, allocator, authority, context) = mechanism(kind);
-            let block = allocator.allocate(100, 64).expect("memory");
+            let block = match allocator.as_virtual_backing() {
+                Some(backing) => backing.allocate_committed(100, 64, std::slice::from_ref(&(0..100))),
+                None => allocator.allocate(100, 64),
+            };
+            let block = block.expect("memory");
             assert!(block.addr().get().is_multiple_of(64));
-            // SAFETY: 100 bytes were allocated at `block`.
+            assert_eq!(authority.budget.used(), 100);
+            // SAFETY: 100 bytes were allocated at `block`, and committed where that is needed.
             unsafe { block.write_bytes(7, 100) };
             // SAFETY: allocated above, with these values.
             unsafe { allocator.deallocate(block, 100, 64) };
             drop(allocator);
+            assert_eq!(authority.budget.used(), 0);
             drop(authority);
             drop(context);
             assert_eq!(life.account(), Account { obtained: 1, ..CLEAN });
@@ -483,8 +540,8 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_stays_is_a_leak_unless_it_was_abandoned() {
-        for (abandon, leaked) in [(false, 1), (true, 0)] {
+    fn a_block_that_stays_is_kept_unless_it_was_abandoned() {
+        for (abandon, kept) in [(false, 1), (true, 0)] {
             let (life, allocator, authority, context) = mechanism(Kind::Heap);
             allocator.allocate(1, 1).expect("memory");
             if abandon {
@@ -493,7 +550,7 @@ mod tests {
             drop(allocator);
             drop(authority);
             drop(context);
-            assert_eq!(life.account(), Account { obtained: 1, reclaimed: 1, leaked, ..CLEAN });
+            assert_eq!(life.account(), Account { obtained: 1, reclaimed: 1, kept, ..CLEAN });
         }
     }
 
@@ -535,6 +592,23 @@ mod tests {
         for _ in 0..8 {
             allocator.allocate(8, 8).expect("the capacity is 8");
         }
-        assert!(matches!(allocator.allocate(8, 8), Err(MemoryError::TierExhausted { .. })));
+        assert!(matches!(allocator.allocate(8, 8), Err(MemoryError::AllocationFailed { .. })));
+    }
+
+    #[test]
+    fn half_of_a_stubborn_block_stays_until_the_end() {
+        for kind in Kind::ALL {
+            let (life, allocator, authority, context) = mechanism(kind);
+            let block = allocator.allocate(101, STUBBORN).expect("memory");
+            // SAFETY: allocated above, with these values.
+            let outcome = unsafe { allocator.release(block, 101, STUBBORN) };
+            assert_eq!(outcome.residual(), Some(left_of(block, 101)));
+            assert_eq!((authority.budget.used(), authority.budget.quarantined()), (0, 50));
+            drop(allocator);
+            assert_eq!(authority.budget.free(), 1000);
+            drop(authority);
+            drop(context);
+            assert_eq!(life.account(), Account { obtained: 1, reclaimed: 1, ..CLEAN });
+        }
     }
 }

@@ -23,6 +23,7 @@ use liveslot::{
 };
 
 use crate::allocators::{Authority, Context, Fate, Kind, Life};
+use crate::audit::{Audit, Findings};
 use crate::report::{Latency, Tally};
 use crate::rng::Rng;
 use crate::shared::{Log, News, Shared};
@@ -50,10 +51,12 @@ pub(crate) struct ControlStats {
     pub(crate) select_ns: Latency,
     /// Blocks obtained from each kind of memory.
     pub(crate) obtained: [u64; Kind::ALL.len()],
-    /// Blocks that a lost device kept, given back by the allocators' destructors.
+    /// Blocks that nobody could release, given back by the allocators' destructors.
     pub(crate) reclaimed: u64,
-    pub(crate) leaked: u64,
+    /// Blocks that were neither released nor reported to be given up.
+    pub(crate) kept: u64,
     pub(crate) order_violations: u64,
+    pub(crate) audit: Findings,
 }
 
 impl ControlStats {
@@ -70,8 +73,9 @@ impl ControlStats {
             select_ns: Latency::new(),
             obtained: [0; Kind::ALL.len()],
             reclaimed: 0,
-            leaked: 0,
+            kept: 0,
             order_violations: 0,
+            audit: Findings::default(),
         }
     }
 
@@ -80,7 +84,7 @@ impl ControlStats {
         let account = life.account();
         self.obtained[life.kind as usize] += account.obtained;
         self.reclaimed += account.reclaimed;
-        self.leaked += account.leaked;
+        self.kept += account.kept;
         self.order_violations += account.order_violations;
         for _ in 0..account.refused_releases {
             self.tally.unexpected("allocator", "release of what is not live", "a second one, or of another size");
@@ -110,6 +114,7 @@ pub(crate) struct Control {
     retired: Vec<Mechanism>,
     lost: Vec<Mechanism>,
     settling: Vec<Arc<Life>>,
+    audit: Audit,
     stats: ControlStats,
 }
 
@@ -118,6 +123,7 @@ impl Control {
         shared.windows.vacancy.open();
         Self {
             workers: shared.operations.len(),
+            audit: Audit::new(shared.budget.clone()),
             shared,
             registry,
             log: Log::new(),
@@ -176,6 +182,7 @@ impl Control {
         self.terminate_lost();
         self.remove_retired();
         self.settle();
+        self.audit.look(0);
         self.publish();
     }
 
@@ -191,8 +198,9 @@ impl Control {
         let life = Life::new(kind, self.workers);
         let registered = (|| {
             let context = self.registry.register_provider_context(device, Arc::new(Context(life.clone())))?;
-            let authority = self.registry.register_authority(device, Arc::new(Authority(life.clone())))?;
-            let allocator = kind.allocator(device, life.clone(), ledger_capacity(self.workers));
+            let authority = Authority { life: life.clone(), budget: self.shared.budget.clone() };
+            let allocator = kind.allocator(device, life.clone(), authority.budget.clone(), ledger_capacity(self.workers));
+            let authority = self.registry.register_authority(device, Arc::new(authority))?;
             let token = self.registry.register_allocator(context, authority, allocator)?;
             Ok(Mechanism { token, context, authority, life: life.clone() })
         })();
@@ -369,6 +377,12 @@ impl Control {
                 BindingError::InactiveMechanism { mechanism: named, lifecycle: found, .. } if named == identity && found == lifecycle => {
                     self.stats.tally.expected(&error);
                 }
+                // Only a loss ends that.
+                BindingError::QuarantinedOwnership { mechanism: named, quarantined }
+                    if named == identity && quarantined > 0 && lifecycle == MechanismLifecycle::Retired =>
+                {
+                    self.stats.tally.expected(&error);
+                }
                 _ => self.stats.tally.wrong("remove", &error),
             }
             return Some(mechanism);
@@ -447,22 +461,36 @@ impl Control {
     }
 
     /// Takes everything down, when no worker holds anything any more: half of the live mechanisms by retiring and
-    /// removing them, the rest by dropping the registry. Nothing is excused now.
+    /// removing them, the rest by dropping the registry. Nothing is excused now, and everything that is charged is
+    /// in some mechanism's quarantine.
     pub(crate) fn tear_down(mut self) -> ControlStats {
         for _ in 0..self.live.len() / 2 {
             self.retire(0);
         }
         self.remove_retired();
         self.terminate_lost();
-        for _ in self.retired.iter().chain(&self.lost) {
-            self.stats.tally.unexpected("remove", "refused at rest", "no worker holds anything");
+        let mut retained = Vec::new();
+        for mechanism in self.live.iter().chain(&self.retired).chain(&self.lost) {
+            match self.registry.quarantined(mechanism.token) {
+                Ok(quarantined) => retained.extend(quarantined),
+                Err(error) => self.stats.tally.wrong("quarantined", &error),
+            }
         }
-        let Self { registry, live, retired, lost, mut settling, mut stats, .. } = self;
+        self.audit.look_at_rest(&retained);
+        for mechanism in self.retired.iter().chain(&self.lost) {
+            let identity = mechanism.token.identity();
+            if !retained.iter().any(|allocation| allocation.identity.binding().mechanism() == identity) {
+                self.stats.tally.unexpected("remove", "refused at rest", "no worker holds anything");
+            }
+        }
+        let Self { registry, live, retired, lost, mut settling, mut audit, mut stats, .. } = self;
         drop(registry);
         settling.extend([live, retired, lost].into_iter().flatten().map(|mechanism| mechanism.life));
         for life in settling {
             stats.account(&life);
         }
+        audit.look_at_rest([]);
+        stats.audit = audit.found;
         stats
     }
 }

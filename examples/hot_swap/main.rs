@@ -1,9 +1,9 @@
 //! Hot swapping under load, on real memory, with every answer checked.
 //!
-//! Worker threads bind, allocate, fill, verify a checksum and release, as fast as they can. Meanwhile one control
-//! thread selects another allocator a few thousand times a second, registers new ones, retires and removes old ones,
-//! declares the device lost with everything on it, and recovers. The memory is the process heap and the kernel's
-//! `mmap`, in turns.
+//! Worker threads bind, allocate, fill, verify a checksum and release, as fast as they can; some releases they leave to a
+//! thread of its own. Meanwhile one control thread selects another allocator a few thousand times a second, registers new
+//! ones, retires and removes old ones, declares the device lost with everything on it, and recovers. The memory is the
+//! process heap and address space with pages that come and go, in turns, all of it charged to one budget.
 //!
 //! ```text
 //! cargo run --release --example hot_swap -- --seconds 10
@@ -12,15 +12,19 @@
 //! | Module | What |
 //! | --- | --- |
 //! | `worker` | the loop of a worker, and which refusals it accepts |
+//! | `releaser` | the thread that executes deferred releases |
 //! | `control` | the life cycle of the mechanisms, and what each call must answer |
-//! | `allocators` | heap and mmap, and the witness that counts blocks and checks the order of destruction |
+//! | `allocators` | the two kinds of memory, and the witness that counts blocks and checks the order of destruction |
+//! | `audit` | whether the budget's figures are right |
 //! | `shared` | how a thread knows that something happened before or during something else |
 //! | `report` | the table and the JSON object |
 //!
 //! Exit code 0: all invariants held. 1: one is broken, or a thread did not stop. 2: unusable options.
 
 mod allocators;
+mod audit;
 mod control;
+mod releaser;
 mod report;
 mod rng;
 mod shared;
@@ -39,6 +43,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use liveslot::{BindingError, BindingRegistry, DeviceKey};
 
 use crate::control::Control;
+use crate::releaser::{QUEUE, Releaser};
 use crate::report::{Grouped, Report};
 use crate::rng::Rng;
 use crate::shared::Shared;
@@ -51,7 +56,7 @@ use crate::worker::{INBOX, Worker};
 #[derive(Debug, Parser)]
 #[command(allow_negative_numbers = true)]
 struct Options {
-    /// Worker threads, 1 to 256; one control thread comes on top [default: the number of cores, at least 2]
+    /// Worker threads, 1 to 256; one control thread and one that releases come on top [default: the number of cores, at least 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
@@ -101,7 +106,8 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
-    let shared = Arc::new(Shared::new(DeviceKey::device(0), options.threads()));
+    let threads = options.threads();
+    let shared = Arc::new(Shared::new(DeviceKey::device(0), threads, worker::budget(threads), QUEUE));
     stop_on_ctrl_c(shared.clone())?;
     let (control, workers) = set_up(options, &shared)?;
 
@@ -111,12 +117,14 @@ fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
         running.push(spawn(format!("worker {index}"), worker, Worker::run)?);
     }
     let control = spawn("control".to_owned(), control, Control::run)?;
-    watch(options, begun, &shared, || control.is_finished() || running.iter().any(JoinHandle::is_finished));
+    let releaser = spawn("releaser".to_owned(), Releaser::new(shared.clone()), Releaser::run)?;
+    let any_ended = || control.is_finished() || releaser.is_finished() || running.iter().any(JoinHandle::is_finished);
+    watch(options, begun, &shared, any_ended);
 
     shared.stop.store(true, Ordering::Relaxed);
     control.thread().unpark();
     let stopping = Instant::now();
-    while !(control.is_finished() && running.iter().all(JoinHandle::is_finished)) {
+    while !(control.is_finished() && releaser.is_finished() && running.iter().all(JoinHandle::is_finished)) {
         if stopping.elapsed() > PATIENCE {
             return Err(format!("a thread is still inside a call, {PATIENCE:?} after it was told to stop").into());
         }
@@ -134,9 +142,12 @@ fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
         }
     }
     let control = control.join().map_err(|_| "the control thread panicked")?;
+    let releaser = releaser.join().map_err(|_| "the releasing thread panicked")?;
     // All have stopped, so nobody sends to anybody's inbox any more.
     let workers = stopped.into_iter().map(Worker::finish).collect();
-    Ok(Report::new(elapsed, options.seed, workers, &panicked, control.tear_down()))
+    let deferred = releaser.finish();
+    let control = control.tear_down();
+    Ok(Report::new(elapsed, options.seed, workers, &panicked, control, deferred, shared.budget.snapshot()))
 }
 
 /// The first Ctrl-C stops the run, the second one the process.

@@ -6,10 +6,12 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use liveslot::BindingError;
+use liveslot::release::Drained;
+use liveslot::{BindingError, BudgetSnapshot, MemoryError};
 use serde_json::{Value, json};
 
 use crate::allocators::Kind;
+use crate::audit::Findings;
 use crate::control::ControlStats;
 use crate::worker::WorkerStats;
 
@@ -73,7 +75,12 @@ fn kind_of(error: &BindingError) -> &'static str {
         BindingError::QuarantinedOwnership { .. } => "QuarantinedOwnership",
         BindingError::ViewOutOfBounds { .. } => "ViewOutOfBounds",
         BindingError::ContextNotQuiescent { .. } => "ContextNotQuiescent",
-        BindingError::Memory(_) => "Memory",
+        BindingError::Memory(error) => match error {
+            MemoryError::TierExhausted { .. } => "TierExhausted",
+            MemoryError::InvalidRequest { .. } => "InvalidRequest",
+            MemoryError::AllocationFailed { .. } => "AllocationFailed",
+            MemoryError::CapacityUnavailable { .. } => "CapacityUnavailable",
+        },
     }
 }
 
@@ -128,23 +135,41 @@ pub(crate) struct Report {
     threads: usize,
     threads_on_every_kind: usize,
     control: ControlStats,
+    deferred: Drained,
+    /// At the end.
+    budget: BudgetSnapshot,
+    audit: Findings,
     tally: Tally,
     clock_ns: Latency,
 }
 
 impl Report {
     /// `panics` names the threads that ended by a panic, whose counts are lost.
-    pub(crate) fn new(elapsed: Duration, seed: u64, workers: Vec<WorkerStats>, panics: &[String], mut control: ControlStats) -> Self {
+    pub(crate) fn new(
+        elapsed: Duration,
+        seed: u64,
+        workers: Vec<(WorkerStats, Findings)>,
+        panics: &[String],
+        mut control: ControlStats,
+        deferred: Drained,
+        budget: BudgetSnapshot,
+    ) -> Self {
         let mut tally = std::mem::take(&mut control.tally);
         for thread in panics {
             tally.unexpected("thread", "panic", thread);
         }
         let threads = workers.len() + panics.len();
-        let threads_on_every_kind = workers.iter().filter(|worker| worker.kinds == Kind::every()).count();
+        let threads_on_every_kind = workers.iter().filter(|(worker, _)| worker.kinds == Kind::every()).count();
         let mut total = WorkerStats::new();
-        for mut worker in workers {
+        let mut audit = control.audit;
+        for (mut worker, findings) in workers {
             tally.merge(std::mem::take(&mut worker.tally));
             total.add(&worker);
+            audit.merge(findings);
+        }
+        // A release that was deferred ends in quarantine because of a loss alone.
+        if deferred.quarantined != 0 && control.losses == 0 {
+            tally.unexpected("drain", "retained", format_args!("{} releases, and no device was lost", deferred.quarantined));
         }
         Self {
             seconds: elapsed.as_secs_f64(),
@@ -153,6 +178,9 @@ impl Report {
             threads,
             threads_on_every_kind,
             control,
+            deferred,
+            budget,
+            audit,
             tally,
             clock_ns: clock_cost(),
         }
@@ -162,14 +190,33 @@ impl Report {
         self.threads_on_every_kind == self.threads
     }
 
+    fn released(&self) -> u64 {
+        self.workers.releases + self.deferred.released as u64
+    }
+
+    fn quarantined(&self) -> u64 {
+        self.workers.quarantined + self.deferred.quarantined as u64
+    }
+
     /// The counts that must be 0.
-    fn invariants(&self) -> [(&'static str, u64, &'static str); 6] {
+    fn invariants(&self) -> [(&'static str, u64, &'static str); 8] {
         let bound_to_dead = self.workers.bound_to_dead + self.control.bound_to_dead;
+        let accounted_for = self.released() + self.quarantined() + self.workers.written_off;
         [
             ("bound_to_dead", bound_to_dead, "binds of a mechanism after its retirement, loss or removal"),
             ("allocated_on_dead", self.workers.allocated_on_dead, "allocations on such a mechanism"),
             ("checksum_mismatches", self.workers.checksum_mismatches, "views that showed other contents"),
-            ("leaked_allocations", self.control.leaked, "blocks never given back, those of lost devices apart"),
+            (
+                "unaccounted_allocations",
+                self.workers.allocations.abs_diff(accounted_for),
+                "the distance of allocated from released, quarantined and written off",
+            ),
+            (
+                "leaked_allocations",
+                self.control.kept.abs_diff(self.deferred.quarantined as u64),
+                "blocks never given back, those of lost devices apart",
+            ),
+            ("budget_identity", self.audit.violations, "looks at a budget whose figures were wrong"),
             ("teardown_order_violations", self.control.order_violations, "allocator, authority, context, once each"),
             ("unexpected_errors", self.tally.unexpected_total(), "calls that ended as the rules forbid"),
         ]
@@ -192,8 +239,14 @@ impl Report {
             "binds": workers.binds,
             "allocations": workers.allocations,
             "views": workers.views,
-            "releases": workers.releases,
-            "releases_on_another_thread": workers.foreign_releases,
+            "commits": workers.commits,
+            "decommits": workers.decommits,
+            "releases": self.released(),
+            "releases_on_another_worker": workers.foreign_releases,
+            "releases_deferred": workers.deferred,
+            "releases_held_by_a_view": workers.held_by_a_view,
+            "quarantined": self.quarantined(),
+            "written_off": workers.written_off,
             "selects": control.selects,
             "registrations": control.registrations,
             "retirements": control.retirements,
@@ -204,7 +257,17 @@ impl Report {
             "operations_in_flight_at_a_loss": workers.operations_in_flight_at_a_loss,
             "workers_on_every_allocator": self.every_worker_on_every_kind(),
             "blocks": Kind::ALL.iter().map(|kind| (kind.name(), control.obtained[*kind as usize])).collect::<BTreeMap<_, _>>(),
-            "blocks_reclaimed_from_lost_devices": control.reclaimed,
+            "blocks_reclaimed_by_destructors": control.reclaimed,
+            "budget": {
+                "limit": self.budget.limit,
+                "used": self.budget.used,
+                "peak": self.budget.peak,
+                "quarantined": self.budget.quarantined,
+                "free": self.budget.free,
+                "most_quarantined": self.audit.most_quarantined,
+                "refusals": workers.exhausted,
+                "looks": self.audit.looks,
+            },
             "bind_ns": workers.bind_ns.json(),
             "allocate_ns": workers.allocate_ns.json(),
             "select_ns": control.select_ns.json(),
@@ -249,8 +312,14 @@ impl Report {
         row(out, "binds", workers.binds, "")?;
         row(out, "allocations", workers.allocations, "")?;
         row(out, "views verified", workers.views, "")?;
-        row(out, "releases", workers.releases, "")?;
-        row(out, "on another thread", workers.foreign_releases, "of these")?;
+        row(out, "commits", workers.commits, "after the allocation")?;
+        row(out, "decommits", workers.decommits, "")?;
+        row(out, "releases", self.released(), "")?;
+        row(out, "on another worker", workers.foreign_releases, "of these")?;
+        row(out, "on the releasing thread", self.deferred.released as u64, "of these")?;
+        row(out, "refused under a view", workers.held_by_a_view, "and done later")?;
+        row(out, "quarantined", self.quarantined(), "begun, and retained by mechanism or allocator")?;
+        row(out, "written off", workers.written_off, "refused, the device being lost")?;
         for kind in Kind::ALL {
             row(out, kind.name(), control.obtained[kind as usize], "blocks obtained there")?;
         }
@@ -263,7 +332,18 @@ impl Report {
         row(out, "removals", control.removals, "")?;
         row(out, "device losses", control.losses, "")?;
         row(out, "confirmed terminations", control.terminations, "")?;
-        row(out, "blocks of lost devices", control.reclaimed, "given back by the allocators' destructors")?;
+        row(out, "blocks quarantined or written off", control.reclaimed, "given back by the allocators' destructors")?;
+
+        let BudgetSnapshot { limit, used, quarantined, free, peak } = self.budget;
+        writeln!(out, "\nbudget, in bytes")?;
+        row(out, "limit", limit, "")?;
+        row(out, "peak", peak, "used and quarantined")?;
+        row(out, "most quarantined", self.audit.most_quarantined, "of all looks")?;
+        row(out, "used at the end", used, "")?;
+        row(out, "quarantined at the end", quarantined, "")?;
+        row(out, "free at the end", free, "")?;
+        row(out, "looks", self.audit.looks, "")?;
+        row(out, "refusals", workers.exhausted, "with the figures that decided them")?;
 
         writeln!(out, "\noverlap")?;
         row(out, "binds during a select", workers.binds_overlapping_a_select, "")?;
@@ -315,6 +395,13 @@ impl WorkerStats {
         self.views += other.views;
         self.releases += other.releases;
         self.foreign_releases += other.foreign_releases;
+        self.deferred += other.deferred;
+        self.quarantined += other.quarantined;
+        self.written_off += other.written_off;
+        self.exhausted += other.exhausted;
+        self.commits += other.commits;
+        self.decommits += other.decommits;
+        self.held_by_a_view += other.held_by_a_view;
         self.binds_overlapping_a_select += other.binds_overlapping_a_select;
         self.operations_in_flight_at_a_loss += other.operations_in_flight_at_a_loss;
         self.bound_to_dead += other.bound_to_dead;

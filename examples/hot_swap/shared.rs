@@ -14,13 +14,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
-use liveslot::{DeviceKey, MechanismIdentity};
+use liveslot::release::BoundedQueue;
+use liveslot::{Budget, DeviceKey, MechanismIdentity};
 
 use crate::allocators::Life;
 
 /// State that all threads see.
 pub(crate) struct Shared {
     pub(crate) device: DeviceKey,
+    /// What all memory is charged to.
+    pub(crate) budget: Arc<Budget>,
+    /// Releases that another thread is to execute.
+    pub(crate) releases: BoundedQueue,
     /// Set once, by the deadline or by Ctrl-C.
     pub(crate) stop: AtomicBool,
     pub(crate) windows: CachePadded<Windows>,
@@ -38,9 +43,12 @@ pub(crate) struct ControlProgress {
 }
 
 impl Shared {
-    pub(crate) fn new(device: DeviceKey, workers: usize) -> Self {
+    /// `budget` is in bytes.
+    pub(crate) fn new(device: DeviceKey, workers: usize, budget: u64, queue: usize) -> Self {
         Self {
             device,
+            budget: Arc::new(Budget::new(budget)),
+            releases: BoundedQueue::new(queue),
             stop: AtomicBool::new(false),
             windows: CachePadded::default(),
             operations: (0..workers).map(|_| CachePadded::default()).collect(),
