@@ -332,7 +332,7 @@ impl Report {
         row(out, "removals", control.removals, "")?;
         row(out, "device losses", control.losses, "")?;
         row(out, "confirmed terminations", control.terminations, "")?;
-        row(out, "blocks quarantined or written off", control.reclaimed, "given back by the allocators' destructors")?;
+        row(out, "blocks never released", control.reclaimed, "given back by the allocators' destructors")?;
 
         let BudgetSnapshot { limit, used, quarantined, free, peak } = self.budget;
         writeln!(out, "\nbudget, in bytes")?;
