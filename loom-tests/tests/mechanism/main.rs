@@ -2,7 +2,10 @@
 //!
 //! Counts alone do not notice an ordering that is too weak: the allocators look at cells that loom tracks, and their destructors write them.
 
+mod last_pins;
 mod operations;
+mod owners;
+mod requests;
 mod rig;
 mod snapshots;
 #[path = "../support/mod.rs"]

@@ -16,10 +16,6 @@ use liveslot_loom::{
 };
 use std::sync::Arc;
 
-const IDLE: [usize; 4] = [0, 0, 0, 0];
-const LIVE: [usize; 4] = [0, 1, 0, 0];
-const RETAINED: [usize; 4] = [0, 0, 0, 1];
-
 /// Active, with nothing allocated.
 fn idle() -> Rig {
     Rig::new(1, 0, true)
@@ -109,15 +105,10 @@ fn allocate_and_a_stopped_invalidate_and_confirm() {
     });
 }
 
-fn lose_and_confirm(rig: &Rig) -> Saw {
-    rig.invalidate();
-    rig.confirm()
-}
-
 /// R136, R88: a release in progress keeps the end from being confirmed, and nothing is recorded afterwards.
 #[test]
 fn release_and_confirm() {
-    race(live, &[|rig| rig.release(0), lose_and_confirm], |rig, mut saw| {
+    race(live, &[|rig| rig.release(0), Rig::lose_and_confirm], |rig, mut saw| {
         let ended = saw[1].ended();
         let released = saw.remove(0).released();
         let now = rig.snapshot();
@@ -155,7 +146,7 @@ fn with_view_and_confirm() {
         Viewed(rig, view)
     };
     let look = |Viewed(rig, view): &Viewed| Saw::Ended(rig.binding.with_view(view, |_| rig.device.read()).map_err(Refusal::from));
-    race(viewed, &[look, |viewed| lose_and_confirm(&viewed.0)], |Viewed(rig, _), saw| {
+    race(viewed, &[look, |viewed| viewed.0.lose_and_confirm()], |Viewed(rig, _), saw| {
         let lifecycle = rig.snapshot().lifecycle;
         match saw[1].ended() {
             Ok(()) => assert_eq!(lifecycle, Terminated),

@@ -1,26 +1,26 @@
 //! One registered mechanism with a binding, under the eyes of a witness; and what roles do with it.
 
+#[path = "../support/held.rs"]
+mod held;
+
+pub use self::held::Held;
+
 use super::witness::*;
 use liveslot_loom::{
-    AllocationReleaseState, BindingError, BindingRegistry, BoundAllocation, ExplicitReleaseError, MechanismLifecycle, MechanismSnapshot,
-    MemoryBinding, QuarantineReason, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext,
+    AllocationReleaseOutcome, AllocationReleaseState, BindingError, BindingRegistry, BoundAllocation, ExplicitReleaseError,
+    MechanismLifecycle, MechanismSnapshot, MemoryBinding, OwningAllocation, OwningReleaseError, PreparedAllocationRelease, QuarantineReason,
+    QuarantinedAllocation, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext,
 };
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 pub const BYTES: usize = 8;
 
-/// Something that one role takes away.
-pub struct Held<T>(Mutex<Option<T>>);
-
-impl<T> Held<T> {
-    pub fn new(thing: T) -> Self {
-        Self(Mutex::new(Some(thing)))
-    }
-
-    pub fn take(&self) -> T {
-        self.0.lock().unwrap().take().expect("one role takes it")
-    }
-}
+/// What [`Counts::numbers`] says of one allocation in each place, of none, and of an operation alone.
+pub const IDLE: [usize; 4] = [0, 0, 0, 0];
+pub const BUSY: [usize; 4] = [1, 0, 0, 0];
+pub const LIVE: [usize; 4] = [0, 1, 0, 0];
+pub const QUEUED: [usize; 4] = [1, 0, 1, 0];
+pub const RETAINED: [usize; 4] = [0, 0, 0, 1];
 
 pub struct Rig {
     pub registry: BindingRegistry,
@@ -78,8 +78,27 @@ impl Rig {
         Saw::Released(self.binding.release(self.allocations[n].take()))
     }
 
+    pub fn prepare(&self, n: usize) -> Saw {
+        Saw::Prepared(self.binding.prepare_release(self.allocations[n].take()))
+    }
+
+    pub fn lose_and_confirm(&self) -> Saw {
+        self.invalidate();
+        self.confirm()
+    }
+
     pub fn snapshot(&self) -> Counts {
         Counts::of(&self.binding.mechanism_snapshot().unwrap())
+    }
+
+    /// One snapshot, as a role.
+    pub fn look(&self) -> Saw {
+        Saw::Counted(vec![self.snapshot()])
+    }
+
+    /// How what is retained was retained, whatever else is.
+    pub fn retained(&self) -> Vec<Release> {
+        self.binding.quarantined().unwrap().iter().map(|entry| Release::Retained(entry.state, entry.reason)).collect()
     }
 }
 
@@ -88,6 +107,10 @@ pub enum Saw {
     Nothing,
     Allocated(Result<BoundAllocation, Refusal>),
     Released(Result<(), ExplicitReleaseError>),
+    Prepared(Result<PreparedAllocationRelease, ExplicitReleaseError>),
+    PreparedByOwner(Result<PreparedAllocationRelease, OwningReleaseError>),
+    Settled(AllocationReleaseOutcome),
+    Listed(Vec<QuarantinedAllocation>),
     Ended(Result<(), Refusal>),
     Counted(Vec<Counts>),
 }
@@ -99,6 +122,15 @@ pub enum Release {
     /// The allocation came back.
     Refused(Refusal),
     Retained(AllocationReleaseState, QuarantineReason),
+}
+
+impl From<AllocationReleaseOutcome> for Release {
+    fn from(outcome: AllocationReleaseOutcome) -> Self {
+        match outcome.residual() {
+            None => Self::Done,
+            Some(residual) => Self::Retained(residual.state, residual.reason),
+        }
+    }
 }
 
 impl Saw {
@@ -117,6 +149,41 @@ impl Saw {
         counts
     }
 
+    /// What the only snapshot of a role says.
+    pub fn numbers(&self) -> [usize; 4] {
+        self.counted()[0].numbers()
+    }
+
+    /// A refusal has handed the allocation back, live.
+    pub fn prepared(self) -> Result<PreparedAllocationRelease, Refusal> {
+        let Self::Prepared(answer) = self else { panic!("the role prepares a release") };
+        answer.map_err(|refused| {
+            let (error, allocation) = refused.into_parts();
+            assert_live(&allocation);
+            error.into()
+        })
+    }
+
+    /// A refusal has handed the owner back, live.
+    pub fn prepared_by_owner(self) -> Result<PreparedAllocationRelease, (Refusal, OwningAllocation)> {
+        let Self::PreparedByOwner(answer) = self else { panic!("the role prepares an owner's release") };
+        answer.map_err(|refused| {
+            let (error, owner) = refused.into_parts();
+            assert_live(owner.bound());
+            (error.into(), owner)
+        })
+    }
+
+    pub fn settled(self) -> Release {
+        let Self::Settled(outcome) = self else { panic!("the role settles a request") };
+        outcome.into()
+    }
+
+    pub fn listed(&self) -> &[QuarantinedAllocation] {
+        let Self::Listed(list) = self else { panic!("the role lists what is retained") };
+        list
+    }
+
     pub fn released(self) -> Release {
         let Self::Released(answer) = self else { panic!("the role releases") };
         let Err(refused) = answer else { return Release::Done };
@@ -128,11 +195,15 @@ impl Saw {
             }
             (error, allocation) => {
                 assert!(!quarantined);
-                assert!(format!("{allocation:?}").contains("state: Live"), "refused, and the metadata is stale");
+                assert_live(&allocation);
                 Release::Refused(error.into())
             }
         }
     }
+}
+
+fn assert_live(allocation: &BoundAllocation) {
+    assert!(format!("{allocation:?}").contains("state: Live"), "refused, and the metadata is stale");
 }
 
 /// A [`BindingError`] that can be compared.
@@ -145,6 +216,7 @@ pub enum Refusal {
     Busy(usize),
     Retains(usize),
     Stale,
+    Viewed(usize),
 }
 
 impl From<BindingError> for Refusal {
@@ -157,6 +229,7 @@ impl From<BindingError> for Refusal {
             BindingError::ContextNotQuiescent { active_operations, .. } => Self::Busy(active_operations),
             BindingError::QuarantinedOwnership { quarantined, .. } => Self::Retains(quarantined),
             BindingError::StaleAllocation(_) => Self::Stale,
+            BindingError::OutstandingViews { views, .. } => Self::Viewed(views),
             error => panic!("no model expects this: {error}"),
         }
     }

@@ -3,29 +3,14 @@
 use super::{rig::*, support::race};
 use liveslot_loom::MechanismLifecycle::*;
 
-const IDLE: [usize; 4] = [0, 0, 0, 0];
-const BUSY: [usize; 4] = [1, 0, 0, 0];
-const LIVE: [usize; 4] = [0, 1, 0, 0];
-const QUEUED: [usize; 4] = [1, 0, 1, 0];
-const RETAINED: [usize; 4] = [0, 0, 0, 1];
-
-fn snapshot(rig: &Rig) -> Saw {
-    Saw::Counted(vec![rig.snapshot()])
-}
-
-/// What the only snapshot of this role says.
-fn numbers(saw: &Saw) -> [usize; 4] {
-    saw.counted()[0].numbers()
-}
-
 /// R102, R108: an allocation is an operation, then live, in one step.
 #[test]
 fn snapshot_and_allocate() {
     race(
         || Rig::new(1, 0, true),
-        &[snapshot, Rig::allocate],
+        &[Rig::look, Rig::allocate],
         |rig, saw| {
-            assert!([IDLE, BUSY, LIVE].contains(&numbers(&saw[0])));
+            assert!([IDLE, BUSY, LIVE].contains(&saw[0].numbers()));
             assert_eq!(rig.snapshot().numbers(), LIVE);
         },
     );
@@ -36,9 +21,9 @@ fn snapshot_and_allocate() {
 fn snapshot_and_release() {
     race(
         || Rig::new(2, 1, true),
-        &[snapshot, |rig| rig.release(0)],
+        &[Rig::look, |rig| rig.release(0)],
         |rig, saw| {
-            assert!([LIVE, QUEUED, IDLE].contains(&numbers(&saw[0])), "in no place or in two: {:?}", saw[0].counted());
+            assert!([LIVE, QUEUED, IDLE].contains(&saw[0].numbers()), "in no place or in two: {:?}", saw[0].counted());
             assert_eq!(rig.snapshot().numbers(), IDLE, "settled where it was not counted");
         },
     );
@@ -49,9 +34,9 @@ fn snapshot_and_release() {
 fn snapshot_and_a_refused_release() {
     race(
         || Rig::new(2, 1, false),
-        &[snapshot, |rig| rig.release(0)],
+        &[Rig::look, |rig| rig.release(0)],
         |rig, saw| {
-            assert!([LIVE, QUEUED, RETAINED].contains(&numbers(&saw[0])), "in no place or in two: {:?}", saw[0].counted());
+            assert!([LIVE, QUEUED, RETAINED].contains(&saw[0].numbers()), "in no place or in two: {:?}", saw[0].counted());
             assert_eq!(rig.snapshot().numbers(), RETAINED);
         },
     );
@@ -62,9 +47,9 @@ fn snapshot_and_a_refused_release() {
 fn snapshot_and_two_refused_releases() {
     race(
         || Rig::new(1, 2, false),
-        &[snapshot, |rig| rig.release(0), |rig| rig.release(1)],
+        &[Rig::look, |rig| rig.release(0), |rig| rig.release(1)],
         |rig, saw| {
-            let [operations, live, queued, quarantined] = numbers(&saw[0]);
+            let [operations, live, queued, quarantined] = saw[0].numbers();
             assert_eq!((operations, live + queued + quarantined), (queued, 2), "{:?}", saw[0].counted());
             assert_eq!(rig.snapshot().numbers(), [0, 0, 0, 2]);
             let list = rig.binding.quarantined().unwrap();
@@ -79,9 +64,9 @@ fn snapshot_and_two_refused_releases() {
 fn snapshot_and_release_and_invalidate() {
     race(
         || Rig::new(1, 1, false),
-        &[snapshot, |rig| rig.release(0), Rig::invalidate],
+        &[Rig::look, |rig| rig.release(0), Rig::invalidate],
         |rig, mut saw| {
-            assert!([LIVE, QUEUED, RETAINED].contains(&numbers(&saw[0])), "in no place or in two: {:?}", saw[0].counted());
+            assert!([LIVE, QUEUED, RETAINED].contains(&saw[0].numbers()), "in no place or in two: {:?}", saw[0].counted());
             let left = if matches!(saw.remove(1).released(), Release::Refused(_)) { LIVE } else { RETAINED };
             assert_eq!(rig.snapshot().numbers(), left);
         },
@@ -97,8 +82,8 @@ fn snapshot_and_a_stale_release() {
         rig.allocations = vec![Held::new(stale)];
         rig
     }
-    race(stale, &[snapshot, |rig| rig.release(0)], |rig, mut saw| {
-        assert_eq!(numbers(&saw[0]), RETAINED, "stale metadata was counted");
+    race(stale, &[Rig::look, |rig| rig.release(0)], |rig, mut saw| {
+        assert_eq!(saw[0].numbers(), RETAINED, "stale metadata was counted");
         let Saw::Released(Err(refused)) = saw.remove(1) else { panic!("released twice") };
         assert_eq!(Refusal::from(refused.into_parts().0), Refusal::Stale);
         assert_eq!((rig.snapshot().numbers(), rig.witness.released()), (RETAINED, 1));
@@ -110,7 +95,7 @@ fn snapshot_and_a_stale_release() {
 fn idle_and_retired_is_for_ever() {
     race(
         || Rig::new(1, 0, true),
-        &[snapshot, Rig::retire, Rig::allocate],
+        &[Rig::look, Rig::retire, Rig::allocate],
         |rig, mut saw| {
             let seen = saw[0].counted()[0];
             let allocated = saw.remove(2).allocated().is_ok();

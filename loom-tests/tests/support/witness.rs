@@ -2,7 +2,7 @@
 //! its end.
 
 #[path = "resource.rs"]
-mod resource;
+pub mod resource;
 
 use self::resource::Resource;
 use liveslot_loom::{AllocationReleaseOutcome, DeviceAllocator, DeviceKey, MemoryError, ReleaseAccounting};
