@@ -77,5 +77,9 @@ fn clone_and_drop_and_drop() {
 /// R149: two holders that each make and drop another share don't take each other for gone.
 #[test]
 fn clones_and_drops() {
-    race(|| Shared::new(2), &[|shared: &Shared| shared.clone_and_let_go(0), |shared| shared.clone_and_let_go(1)], |shared, _| shared.has_ended());
+    race(
+        || Shared::new(2),
+        &[|shared: &Shared| shared.clone_and_let_go(0), |shared| shared.clone_and_let_go(1)],
+        |shared, _| shared.has_ended(),
+    );
 }

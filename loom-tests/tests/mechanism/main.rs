@@ -4,6 +4,8 @@
 
 mod last_pins;
 mod operations;
+#[path = "../support/outcomes.rs"]
+mod outcomes;
 mod owners;
 mod requests;
 mod rig;

@@ -1,6 +1,11 @@
 //! R35, R82, R83, R86, R102, R136, R138, R146–R148: owners and their views against each other, against the ends of a life, and against observers.
 
-use super::{rig::*, support::race, witness::resource::Resource};
+use super::{
+    outcomes::{came_to, outcomes},
+    rig::*,
+    support::race,
+    witness::resource::Resource,
+};
 use liveslot_loom::{AllocationReleaseState, MechanismLifecycle::*, OwnedView, OwningAllocation, QuarantineReason};
 
 const DROPPED: Release = Release::Retained(AllocationReleaseState::Quarantined, QuarantineReason::OwnerDropped);
@@ -72,62 +77,60 @@ impl Owned {
         Saw::Nothing
     }
 
-    /// How the owner's release went that met views. A refused owner is alone by now, and is released.
-    fn is_released(&self, saw: Saw) -> Option<usize> {
-        let (request, views) = match saw.prepared_by_owner() {
-            Ok(request) => (request, None),
-            Err((Refusal::Viewed(views), owner)) => {
-                assert_eq!((owner.outstanding_views(), self.rig.snapshot().numbers()), (0, LIVE));
-                (owner.prepare_release().unwrap(), Some(views))
+    /// How the owner's release went that met views, which are gone by now: a refused owner is released then.
+    fn is_released(&self, saw: Saw) {
+        let request = match saw.prepared_by_owner() {
+            Ok(request) => {
+                came_to("released");
+                request
             }
-            Err((refusal, _)) => panic!("not an outcome of this race: {refusal:?}"),
+            Err((refusal, owner)) => {
+                assert_eq!((owner.outstanding_views(), self.rig.snapshot().numbers()), (0, LIVE));
+                came_to(format!("{refusal:?}"));
+                owner.prepare_release().unwrap()
+            }
         };
         assert!(request.execute().is_complete());
         assert_eq!((self.rig.snapshot().numbers(), self.rig.witness.released()), (IDLE, 1));
-        views
+    }
+
+    /// Where the dropped owner's allocation is at last: with its reason if it is retained.
+    fn left(&self) -> &'static str {
+        let (now, retained) = (self.rig.snapshot(), self.rig.retained());
+        assert_eq!(retained, if now.numbers() == RETAINED { vec![DROPPED] } else { vec![] });
+        assert_eq!(self.rig.witness.released(), 0);
+        place(now.numbers())
     }
 }
 
-/// R147, R86, R35: retained for having been dropped, or live as before; an observer finds it in one place.
+/// R147, R86, R35: retained for having been dropped, or live as before. An observer finds it in one place, if only queued for a moment on
+/// the way to the refusal.
 #[test]
 fn snapshot_and_owner_drop_and_invalidate() {
-    race(Owned::unviewed, &[Owned::look, Owned::drop_owner, Owned::invalidate], |owned, saw| {
-        let (seen, now) = (saw[0].numbers(), owned.rig.snapshot().numbers());
-        match now {
-            RETAINED => assert_eq!(owned.rig.retained(), [DROPPED]),
-            now => assert_eq!((now, owned.rig.retained()), (LIVE, vec![])),
-        }
-        // Counted as queued for a moment, perhaps, on the way to a refusal.
-        assert!([LIVE, QUEUED, now].contains(&seen), "in no place or in two: {seen:?}");
-        assert_eq!(owned.rig.witness.released(), 0);
+    outcomes(&["live, retained", "queued, retained", "retained, retained", "live, live", "queued, live"], || {
+        race(Owned::unviewed, &[Owned::look, Owned::drop_owner, Owned::invalidate], |owned, saw| {
+            came_to(format!("{}, {}", saw[0].place(), owned.left()));
+        });
     });
 }
 
 /// R136, R35, R40, R86: an owner that is being dropped keeps the end from being confirmed; on what has ended nothing is recorded.
 #[test]
 fn owner_drop_and_confirm() {
-    race(Owned::unviewed, &[Owned::drop_owner, |owned| owned.rig.lose_and_confirm()], |owned, saw| {
-        let now = owned.rig.snapshot();
-        match saw[1].ended() {
-            Ok(()) => assert_eq!((now.lifecycle, now.numbers(), owned.rig.retained()), (Terminated, IDLE, vec![])),
-            refused => {
-                assert_eq!((refused, now.lifecycle), (Err(Refusal::Busy(1)), DeviceLost));
-                match now.numbers() {
-                    RETAINED => assert_eq!(owned.rig.retained(), [DROPPED]),
-                    // Counted as queued when the end was to be confirmed, and refused.
-                    numbers => assert_eq!((numbers, owned.rig.retained()), (LIVE, vec![])),
-                }
-            }
-        }
+    // Busy and live: counted as queued when the end was to be confirmed, and then refused.
+    outcomes(&["granted, gone", "Busy(1), retained", "Busy(1), live"], || {
+        race(Owned::unviewed, &[Owned::drop_owner, |owned| owned.rig.lose_and_confirm()], |owned, saw| {
+            let (ended, lifecycle) = (saw[1].end(), owned.rig.snapshot().lifecycle);
+            assert_eq!(lifecycle, if ended == "granted" { Terminated } else { DeviceLost });
+            came_to(format!("{ended}, {}", owned.left()));
+        });
     });
 }
 
-/// R86, R131: a retirement does not show.
+/// R86, R26: a retirement does not show.
 #[test]
 fn owner_drop_and_retire() {
-    race(Owned::unviewed, &[Owned::drop_owner, |owned| owned.rig.retire()], |owned, _| {
-        assert_eq!((owned.rig.snapshot().numbers(), owned.rig.retained()), (RETAINED, vec![DROPPED]));
-    });
+    race(Owned::unviewed, &[Owned::drop_owner, |owned| owned.rig.retire()], |owned, _| assert_eq!(owned.left(), "retained"));
 }
 
 /// R138, R86: a removal meets an owner that is being dropped, and is refused.
@@ -138,83 +141,93 @@ fn owner_drop_and_remove() {
         owned.rig.retire();
         owned
     }
-    race(retired, &[Owned::drop_owner, |owned| owned.rig.remove()], |owned, saw| {
-        let removed = saw[1].ended();
-        assert!([Err(Refusal::Inactive(Retired)), Err(Refusal::Retains(1))].contains(&removed), "removed while it owned: {removed:?}");
-        assert_eq!((owned.rig.snapshot().numbers(), owned.rig.retained()), (RETAINED, vec![DROPPED]));
+    outcomes(&["Inactive(Retired)", "Retains(1)"], || {
+        race(retired, &[Owned::drop_owner, |owned| owned.rig.remove()], |owned, saw| {
+            came_to(saw[1].end());
+            assert_eq!(owned.left(), "retained");
+        });
     });
 }
 
 /// R86, R98, R102: an owner that is dropped elsewhere is live, then queued, then retained: counted always.
 #[test]
 fn snapshot_and_owner_drop() {
-    race(
-        || Owned::new(2, 0),
-        &[Owned::look, Owned::drop_owner],
-        |owned, saw| {
-            assert!([LIVE, QUEUED, RETAINED].contains(&saw[0].numbers()), "in no place or in two: {:?}", saw[0].counted());
-            assert_eq!((owned.rig.snapshot().numbers(), owned.rig.retained()), (RETAINED, vec![DROPPED]));
-        },
-    );
+    outcomes(&["live", "queued", "retained"], || {
+        race(
+            || Owned::new(2, 0),
+            &[Owned::look, Owned::drop_owner],
+            |owned, saw| {
+                came_to(saw[0].place());
+                assert_eq!(owned.left(), "retained");
+            },
+        );
+    });
 }
 
 /// R98, R102: one that is released is live, then queued, then gone.
 #[test]
 fn snapshot_and_owner_release() {
-    race(
-        || Owned::new(2, 0),
-        &[Owned::look, Owned::release],
-        |owned, mut saw| {
-            assert!([LIVE, QUEUED, IDLE].contains(&saw[0].numbers()), "in no place or in two: {:?}", saw[0].counted());
-            assert_eq!((saw.remove(1).settled(), owned.rig.snapshot().numbers()), (Release::Done, IDLE));
-        },
-    );
+    outcomes(&["live", "queued", "gone"], || {
+        race(
+            || Owned::new(2, 0),
+            &[Owned::look, Owned::release],
+            |owned, mut saw| {
+                came_to(saw[0].place());
+                assert_eq!((saw.remove(1).settled(), owned.rig.snapshot().numbers()), (Release::Done, IDLE));
+            },
+        );
+    });
 }
 
 /// R146: released, and the view's use was before; or refused, with the view counted and the owner back.
 #[test]
 fn last_view_drop_and_release() {
-    race(Owned::viewed, &[|owned| owned.drop_view(0), Owned::prepare], |owned, mut saw| {
-        assert!([None, Some(1)].contains(&owned.is_released(saw.remove(1))));
+    outcomes(&["released", "Viewed(1)"], || {
+        race(Owned::viewed, &[|owned| owned.drop_view(0), Owned::prepare], |owned, mut saw| owned.is_released(saw.remove(1)));
     });
 }
 
 /// R82, R146: a view that hands itself on to a clone stays counted all the while.
 #[test]
 fn view_clone_and_drop_and_release() {
-    race(Owned::viewed, &[|owned: &Owned| owned.clone_view_and_drop(0), Owned::prepare], |owned, mut saw| {
-        assert!([None, Some(1), Some(2)].contains(&owned.is_released(saw.remove(1))));
+    outcomes(&["released", "Viewed(1)", "Viewed(2)"], || {
+        race(Owned::viewed, &[|owned| owned.clone_view_and_drop(0), Owned::prepare], |owned, mut saw| {
+            owned.is_released(saw.remove(1));
+        });
     });
 }
 
 /// R82, R146: of two views the uses of both are before the release.
 #[test]
 fn view_clone_and_drop_and_view_drop_and_release() {
-    race(
-        || Owned::new(1, 2),
-        &[|owned: &Owned| owned.clone_view_and_drop(0), |owned| owned.drop_view(1), Owned::prepare],
-        |owned, mut saw| {
-            assert!([None, Some(1), Some(2), Some(3)].contains(&owned.is_released(saw.remove(2))));
-        },
-    );
+    outcomes(&["released", "Viewed(1)", "Viewed(2)", "Viewed(3)"], || {
+        race(
+            || Owned::new(1, 2),
+            &[|owned: &Owned| owned.clone_view_and_drop(0), |owned| owned.drop_view(1), Owned::prepare],
+            |owned, mut saw| owned.is_released(saw.remove(2)),
+        );
+    });
 }
 
 /// R82, R132: views win over a loss; without them it is refused or prepared as the stripe says.
 #[test]
 fn last_view_drop_and_release_and_invalidate() {
-    race(Owned::viewed, &[|owned| owned.drop_view(0), Owned::prepare, Owned::invalidate], |owned, mut saw| {
-        match saw.remove(1).prepared_by_owner() {
-            Ok(request) => {
-                let lost = Release::Retained(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost);
-                assert_eq!(Release::from(request.execute()), lost);
-                assert_eq!(owned.rig.retained(), [lost]);
+    outcomes(&["prepared", "Viewed(1)", "Lost"], || {
+        race(Owned::viewed, &[|owned| owned.drop_view(0), Owned::prepare, Owned::invalidate], |owned, mut saw| {
+            match saw.remove(1).prepared_by_owner() {
+                Ok(request) => {
+                    let lost = Release::Retained(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost);
+                    assert_eq!(Release::from(request.execute()), lost);
+                    assert_eq!(owned.rig.retained(), [lost]);
+                    came_to("prepared");
+                }
+                Err((refusal, owner)) => {
+                    assert_eq!((owner.outstanding_views(), owned.rig.snapshot().numbers()), (0, LIVE));
+                    came_to(format!("{refusal:?}"));
+                }
             }
-            Err((refusal, owner)) => {
-                assert!([Refusal::Viewed(1), Refusal::Lost].contains(&refusal), "{refusal:?}");
-                assert_eq!((owner.outstanding_views(), owned.rig.snapshot().numbers()), (0, LIVE));
-            }
-        }
-        assert_eq!(owned.rig.witness.released(), 0);
+            assert_eq!(owned.rig.witness.released(), 0);
+        });
     });
 }
 
@@ -225,9 +238,10 @@ fn with_view_and_owner_drop() {
         let view = owned.views[0].take();
         Saw::Ended(owned.rig.binding.with_view(view.view(), |_| owned.memory.read()).map_err(Refusal::from))
     };
-    race(Owned::viewed, &[look, Owned::drop_owner], |owned, saw| {
-        let looked = saw[0].ended();
-        assert!([Ok(()), Err(Refusal::Stale)].contains(&looked), "{looked:?}");
-        assert_eq!((owned.rig.snapshot().numbers(), owned.rig.retained()), (RETAINED, vec![DROPPED]));
+    outcomes(&["granted", "Stale"], || {
+        race(Owned::viewed, &[look, Owned::drop_owner], |owned, saw| {
+            came_to(saw[0].end());
+            assert_eq!(owned.left(), "retained");
+        });
     });
 }

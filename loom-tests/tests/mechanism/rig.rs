@@ -8,8 +8,8 @@ pub use self::held::Held;
 use super::witness::*;
 use liveslot_loom::{
     AllocationReleaseOutcome, AllocationReleaseState, BindingError, BindingRegistry, BoundAllocation, ExplicitReleaseError,
-    MechanismLifecycle, MechanismSnapshot, MemoryBinding, OwningAllocation, OwningReleaseError, PreparedAllocationRelease, QuarantineReason,
-    QuarantinedAllocation, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext,
+    MechanismLifecycle, MechanismSnapshot, MemoryBinding, OwningAllocation, OwningReleaseError, PreparedAllocationRelease,
+    QuarantineReason, QuarantinedAllocation, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext,
 };
 use std::sync::Arc;
 
@@ -21,6 +21,17 @@ pub const BUSY: [usize; 4] = [1, 0, 0, 0];
 pub const LIVE: [usize; 4] = [0, 1, 0, 0];
 pub const QUEUED: [usize; 4] = [1, 0, 1, 0];
 pub const RETAINED: [usize; 4] = [0, 0, 0, 1];
+
+/// The place of the only allocation.
+pub fn place(numbers: [usize; 4]) -> &'static str {
+    match numbers {
+        IDLE => "gone",
+        LIVE => "live",
+        QUEUED => "queued",
+        RETAINED => "retained",
+        _ => "in no place or in two",
+    }
+}
 
 pub struct Rig {
     pub registry: BindingRegistry,
@@ -139,6 +150,11 @@ impl Saw {
         answer
     }
 
+    /// Granted, or why not.
+    pub fn end(&self) -> String {
+        self.ended().map_or_else(|refusal| format!("{refusal:?}"), |()| "granted".into())
+    }
+
     pub fn ended(&self) -> Result<(), Refusal> {
         let Self::Ended(answer) = self else { panic!("the role removes or confirms") };
         answer.clone()
@@ -152,6 +168,11 @@ impl Saw {
     /// What the only snapshot of a role says.
     pub fn numbers(&self) -> [usize; 4] {
         self.counted()[0].numbers()
+    }
+
+    /// Where that has found the only allocation.
+    pub fn place(&self) -> &'static str {
+        place(self.numbers())
     }
 
     /// A refusal has handed the allocation back, live.
