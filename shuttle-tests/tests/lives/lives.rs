@@ -1,4 +1,6 @@
-//! The lives.
+//! The lives, but for those with a queue.
+
+pub use crate::deferred::{deferred_releases, requests_without_a_registry};
 
 use crate::world::{DEVICE, End, Home, World, at_once, role, until};
 use liveslot_shuttle::{BindingError, MechanismLifecycle, RegisteredMechanism};

@@ -7,6 +7,7 @@
 //! `LIVESLOT_SHUTTLE_ITERATIONS` sets how often each life runs per scheduler (PCT: a fifth of it), `LIVESLOT_SHUTTLE_SEED` where the
 //! random choices start. A schedule that fails is printed, and becomes a test in [`replays`].
 
+mod deferred;
 mod lives;
 mod replays;
 mod world;
@@ -73,7 +74,7 @@ macro_rules! under_every_scheduler {
     )*};
 }
 
-under_every_scheduler! { swaps hand_overs failing_selections registrations ends_acted_upon_by_others churn loss_and_recovery last_handles bindings_without_a_registry removals quarantine any_mix }
+under_every_scheduler! { swaps hand_overs failing_selections registrations ends_acted_upon_by_others churn loss_and_recovery last_handles bindings_without_a_registry removals quarantine any_mix deferred_releases requests_without_a_registry }
 
 /// Under one scheduler and a few times only: it registers by the hundred, and races once.
 #[test]

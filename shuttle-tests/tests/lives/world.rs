@@ -5,8 +5,8 @@
 
 use liveslot_shuttle::{
     AllocationReleaseOutcome, AllocationReleaseState, BindingError, BindingRegistry, BoundAllocation, DeviceAllocator, DeviceKey,
-    MechanismIdentity, MechanismLifecycle, MechanismSnapshot, MemoryBinding, MemoryError, RegisteredAuthority, RegisteredMechanism,
-    RegisteredProviderContext,
+    MechanismIdentity, MechanismLifecycle, MechanismSnapshot, MemoryBinding, MemoryError, QuarantinedAllocation, RegisteredAuthority,
+    RegisteredMechanism, RegisteredProviderContext,
 };
 use shuttle::rand::{Rng, thread_rng};
 use std::{
@@ -22,7 +22,7 @@ use std::{
 pub const DEVICE: DeviceKey = DeviceKey::device(0);
 
 /// What a callback of the user's does: it takes its time, so that others come far meanwhile.
-fn linger() {
+pub fn linger() {
     let step = shuttle::sync::atomic::AtomicBool::new(false);
     for _ in 0..thread_rng().gen_range(0..12) {
         step.load(SeqCst);
@@ -84,7 +84,7 @@ pub struct Home {
 
 /// What the book knows of one mechanism.
 #[derive(Debug, Default)]
-struct Fate {
+pub struct Fate {
     registered: AtomicBool,
     /// A call that ended its life has returned.
     over: AtomicBool,
@@ -214,7 +214,7 @@ impl World {
     }
 
     /// `None` while its registration has not returned.
-    fn fate(&self, mechanism: MechanismIdentity) -> Option<Arc<Fate>> {
+    pub fn fate(&self, mechanism: MechanismIdentity) -> Option<Arc<Fate>> {
         self.fates.lock().unwrap().get(&mechanism).map(|(_, fate)| Arc::clone(fate))
     }
 
@@ -316,8 +316,7 @@ impl World {
     /// R131 to R135: released; or, on a lost device, live as before or retained.
     pub fn release(&self, binding: &MemoryBinding, allocation: BoundAllocation) -> bool {
         let Err(refused) = binding.release(allocation) else { return true };
-        let lifecycle = binding.mechanism_snapshot().unwrap().lifecycle;
-        assert!(matches!(lifecycle, MechanismLifecycle::DeviceLost | MechanismLifecycle::Terminated), "{refused:?}");
+        assert!(is_lost(binding), "{refused:?}");
         let state = if refused.is_quarantined() { AllocationReleaseState::DeviceLost } else { AllocationReleaseState::Live };
         assert_eq!(refused.state(), state);
         false
@@ -349,6 +348,26 @@ impl World {
         self.registry.confirm_context_terminated(home.context)?;
         before.iter().for_each(|fate| fate.shut());
         Ok(())
+    }
+
+    /// R36, R38, R47, R102: a lost mechanism that is seen without an operation owns what it owns for ever, until that is written off: all that
+    /// its allocator has given out and not got back, live or in the list. Waits for that, and returns the list.
+    pub fn left_behind(&self, mechanism: RegisteredMechanism) -> Vec<QuarantinedAllocation> {
+        let mut seen = None;
+        until(|| {
+            let snapshot = self.snapshot(mechanism).unwrap();
+            assert_eq!(snapshot.lifecycle, MechanismLifecycle::DeviceLost);
+            seen = Some(snapshot);
+            snapshot.active_operations == 0
+        });
+        let (snapshot, list) = (seen.unwrap(), self.registry.quarantined(mechanism).unwrap());
+        let given_out = self.fate(mechanism.identity()).unwrap().given_out();
+        assert_eq!(snapshot.live_allocations + snapshot.quarantined_allocations, given_out, "{snapshot:?}");
+        assert_eq!(
+            (list.len(), list.iter().map(|entry| entry.retained_bytes).sum()),
+            (snapshot.quarantined_allocations, snapshot.quarantined_bytes)
+        );
+        list
     }
 
     /// R42, R47, R139: one removal succeeds, with nobody inside the allocator, nor ever again, and with everything given back that was not written off.
@@ -412,7 +431,7 @@ impl World {
             assert_eq!((snapshot.active_operations, snapshot.queued_releases), (0, 0), "{snapshot:?}");
             let owned = match snapshot.lifecycle {
                 MechanismLifecycle::Terminated => 0,
-                _ => fate.given_out.lock().unwrap().len(),
+                _ => fate.given_out(),
             };
             assert_eq!(snapshot.live_allocations + snapshot.quarantined_allocations, owned, "{snapshot:?}");
         }
@@ -428,10 +447,25 @@ impl World {
 }
 
 impl Fate {
+    /// How many allocations were given out and not given back.
+    pub fn given_out(&self) -> usize {
+        self.given_out.lock().unwrap().len()
+    }
+
+    /// Whether the memory at this address is among them.
+    pub fn has_given_out(&self, address: NonNull<u8>) -> bool {
+        self.given_out.lock().unwrap().contains(&(address.addr().get() / SPACING))
+    }
+
     fn shut(&self) {
         self.shut.store(true, SeqCst);
         assert_eq!(self.inside.load(SeqCst), 0, "somebody is inside an allocator whose end was granted");
     }
+}
+
+/// The lifecycle refuses releases.
+pub fn is_lost(binding: &MemoryBinding) -> bool {
+    matches!(binding.mechanism_snapshot().unwrap().lifecycle, MechanismLifecycle::DeviceLost | MechanismLifecycle::Terminated)
 }
 
 fn is_active(binding: &MemoryBinding) -> bool {
@@ -439,7 +473,7 @@ fn is_active(binding: &MemoryBinding) -> bool {
 }
 
 /// The lifecycle refused, and it is one that refuses.
-fn refused_for_a_reason(binding: &MemoryBinding, refused: &BindingError) {
+pub fn refused_for_a_reason(binding: &MemoryBinding, refused: &BindingError) {
     assert!(matches!(refused, BindingError::InactiveMechanism { .. } | BindingError::DeviceLost { .. }), "{refused:?}");
     assert!(!is_active(binding), "an Active mechanism refused: {refused:?}");
 }
