@@ -1,4 +1,4 @@
-//! R48, R50, R149: a mechanism's last pins, of each kind, let go at once: whoever comes last destroys, once and in order.
+//! R48, R49, R50, R149: a mechanism's last pins, of each kind, let go at once: whoever comes last destroys, once and in order.
 
 use super::{rig::*, support::race, witness::*};
 use liveslot_loom::{BindingRegistry, MemoryBinding, PreparedAllocationRelease, QuarantineReason};
@@ -42,9 +42,13 @@ impl Pinned {
         drop(self.registry.as_ref().expect("the registry goes in the race").take());
     }
 
-    /// The releases that the allocator was asked for.
+    fn has_destroyed(&self, in_order: &[&str]) {
+        assert_eq!(self.witness.destroyed(), in_order, "destroyed too late, too often or out of order");
+    }
+
+    /// Behind so many releases.
     fn is_over(&self, released: usize) {
-        assert_eq!(self.witness.destroyed(), ["allocator", "authority", "context"], "destroyed too late, too often or out of order");
+        self.has_destroyed(&["allocator", "authority", "context"]);
         assert_eq!(self.witness.released(), released);
     }
 }
@@ -152,5 +156,19 @@ fn view_clone_and_drop_and_allocation_drop() {
         || Pinned::removed(allocation_and_view),
         &[|pinned: &Pinned| pinned.let_go(0), |pinned| pinned.let_go(1)],
         |pinned, _| pinned.is_over(0),
+    );
+}
+
+/// R49, R81: a prefix outlives its registry, and is destroyed before the allocator that it reaches then.
+#[test]
+fn prefix_drop_and_the_end_of_the_registry() {
+    fn prefix(binding: &MemoryBinding) -> Vec<Pin> {
+        let prefix = binding.shared_mapping().unwrap().expect("offered").create_shared_prefix(BYTES).unwrap();
+        vec![Box::new(|| drop(prefix))]
+    }
+    race(
+        || Pinned::registered(prefix),
+        &[|pinned: &Pinned| pinned.let_go(0), Pinned::end_registry],
+        |pinned, _| pinned.has_destroyed(&["prefix", "allocator", "authority", "context"]),
     );
 }

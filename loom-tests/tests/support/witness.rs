@@ -5,8 +5,12 @@
 pub mod resource;
 
 use self::resource::Resource;
-use liveslot_loom::{AllocationReleaseOutcome, DeviceAllocator, DeviceKey, MemoryError, ReleaseAccounting};
+use liveslot_loom::{
+    AllocationReleaseOutcome, DeviceAllocator, DeviceKey, MemoryError, ReleaseAccounting, SharedDevicePrefix, SharedMapping,
+    SharedPrefixCommitInfo,
+};
 use std::{
+    any::Any,
     fmt, ptr,
     ptr::NonNull,
     sync::{
@@ -35,10 +39,16 @@ pub struct Support {
 pub struct Allocator {
     witness: Arc<Witness>,
     /// Ends with this allocator, which must not be in use then.
-    own: Resource,
+    own: Arc<Resource>,
     /// Ends when the provider says so, see [`Device`].
     device: Arc<Device>,
     completes: bool,
+}
+
+/// Reaches its allocator when it is destroyed.
+struct Prefix {
+    witness: Arc<Witness>,
+    allocator: Arc<Resource>,
 }
 
 /// What an allocator reaches: gone once its context's end has been confirmed.
@@ -74,7 +84,7 @@ impl Support {
 impl Allocator {
     /// One whose releases complete, or are all refused.
     pub fn new(completes: bool, witness: &Arc<Witness>, device: &Arc<Device>) -> Arc<Self> {
-        Arc::new(Self { witness: Arc::clone(witness), own: Resource::new(), device: Arc::clone(device), completes })
+        Arc::new(Self { witness: Arc::clone(witness), own: Arc::new(Resource::new()), device: Arc::clone(device), completes })
     }
 
     fn reach(&self) {
@@ -122,6 +132,61 @@ impl DeviceAllocator for Allocator {
     fn device(&self) -> DeviceKey {
         DEVICE
     }
+
+    fn as_shared_mapping(&self) -> Option<&dyn SharedMapping> {
+        Some(self)
+    }
+}
+
+/// Makes prefixes, and maps none.
+impl SharedMapping for Allocator {
+    fn create_shared_prefix(&self, _: usize) -> Result<Box<dyn SharedDevicePrefix>, MemoryError> {
+        self.reach();
+        Ok(Box::new(Prefix { witness: Arc::clone(&self.witness), allocator: Arc::clone(&self.own) }))
+    }
+
+    fn incremental_owned_bytes_for_shared_prefix(&self, _: &dyn SharedDevicePrefix) -> Result<u64, MemoryError> {
+        unreachable!("no model asks");
+    }
+
+    fn commit_shared_prefix(
+        &self,
+        _: &dyn SharedDevicePrefix,
+        _: NonNull<u8>,
+        _: usize,
+        _: usize,
+    ) -> Result<SharedPrefixCommitInfo, MemoryError> {
+        unreachable!("no model maps");
+    }
+}
+
+impl SharedDevicePrefix for Prefix {
+    fn device_ptr(&self) -> u64 {
+        0
+    }
+
+    fn committed_physical_bytes(&self) -> u64 {
+        0
+    }
+
+    fn mapped_bytes(&self) -> usize {
+        0
+    }
+
+    fn requested_bytes(&self) -> usize {
+        0
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for Prefix {
+    fn drop(&mut self) {
+        self.allocator.read();
+        self.witness.note("prefix");
+    }
 }
 
 impl Drop for Allocator {
@@ -140,6 +205,12 @@ impl Drop for Support {
 impl fmt::Debug for Allocator {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("allocator")
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("prefix")
     }
 }
 

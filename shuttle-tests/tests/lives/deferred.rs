@@ -164,9 +164,10 @@ impl<Q: Queue> Shared<Q> {
                 }
             }
             _ => {
-                if let Some(DeferredReleaseDisposition::Quarantined { identity: refused, outcome, .. }) =
-                    unviewed(owner, |owner| owner.release_deferred(&self.queue))
-                {
+                let disposition = unviewed(owner, |owner| owner.release_deferred(&self.queue));
+                if let Some(DeferredReleaseDisposition::Quarantined { identity: refused, rejection, outcome }) = disposition {
+                    let reason = outcome.residual().map(|residual| residual.reason);
+                    assert_eq!(reason, Some(QuarantineReason::EnqueueRejected(rejection)), "refused, and not retained for that");
                     assert_eq!(refused, identity);
                     self.ledger.ended(identity, &outcome);
                 }

@@ -362,7 +362,8 @@ impl World {
         });
         let (snapshot, list) = (seen.unwrap(), self.registry.quarantined(mechanism).unwrap());
         let given_out = self.fate(mechanism.identity()).unwrap().given_out();
-        assert_eq!(snapshot.live_allocations + snapshot.quarantined_allocations, given_out, "{snapshot:?}");
+        let owned = snapshot.live_allocations + snapshot.quarantined_allocations;
+        assert_eq!(owned, given_out, "lost with nothing to show for it: {snapshot:?}");
         assert_eq!(
             (list.len(), list.iter().map(|entry| entry.retained_bytes).sum()),
             (snapshot.quarantined_allocations, snapshot.quarantined_bytes)
