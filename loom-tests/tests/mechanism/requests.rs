@@ -3,7 +3,7 @@
 use super::{
     outcomes::{came_to, outcomes},
     rig::*,
-    support::{race, race_at},
+    support::{orders, race, race_at},
 };
 use liveslot_loom::{
     AllocationReleaseState, DeferredEnqueueRejection::Full, MechanismLifecycle::*, PreparedAllocationRelease, QuarantineReason,
@@ -362,14 +362,14 @@ fn list_and_quarantine_and_quarantine() {
 /// R104, R38, R136: the same while the end is confirmed, which comes behind both or is refused; the list is empty from then on.
 #[test]
 fn list_and_quarantine_and_quarantine_and_confirm() {
-    // All 24 placements take 15 s at bound 2. Each role is on the main thread once, and the confirmation is spawned at each place.
-    const PLACEMENTS: [[usize; 4]; 4] = [[3, 0, 1, 2], [0, 3, 2, 1], [1, 2, 3, 0], [2, 1, 0, 3]];
+    // Bound 3 takes 10 000 iterations in a placement. The two that quarantine are alike, so only one order of them is tried.
+    let placements: Vec<_> = orders(4).into_iter().filter(|order| order.iter().find(|role| [1, 2].contains(*role)) == Some(&1)).collect();
     outcomes(
         &["0, granted", "1, granted", "2, granted", "0, Busy(1)", "1, Busy(1)", "2, Busy(1)", "0, Busy(2)", "1, Busy(2)", "2, Busy(2)"],
         || {
             race_at(
                 &[2],
-                &PLACEMENTS,
+                &placements,
                 || Prepared::new(1, 2, true).lost(),
                 &[Prepared::list, |prepared| prepared.quarantine(0), |prepared| prepared.quarantine(1), |prepared| prepared.rig.confirm()],
                 |prepared, saw| {

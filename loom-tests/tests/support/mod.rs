@@ -82,8 +82,8 @@ fn bounds() -> Vec<usize> {
     [2, 3].into_iter().chain(extra).collect()
 }
 
-/// All orders of `0..n`.
-fn orders(n: usize) -> Vec<Vec<usize>> {
+/// All orders of `0..n`: the placements of `n` roles.
+pub fn orders(n: usize) -> Vec<Vec<usize>> {
     let Some(last) = n.checked_sub(1) else { return vec![vec![]] };
     let insert = |order: Vec<usize>| {
         (0..=order.len()).map(move |at| {

@@ -22,6 +22,9 @@ use std::{
 
 const BYTES: usize = 16;
 
+/// How many owners each worker makes.
+const EACH: usize = 3;
+
 /// What a life needs of a queue.
 pub trait Queue: DeferredReleaseQueue + 'static {
     fn for_at_most(capacity: usize) -> Self;
@@ -100,6 +103,10 @@ impl Ledger {
         assert!(self.made.lock().unwrap().insert(identity), "an identity that was issued twice");
     }
 
+    fn count(&self) -> usize {
+        self.made.lock().unwrap().len()
+    }
+
     fn ended(&self, identity: AllocationIdentity, outcome: &AllocationReleaseOutcome) {
         let reason = outcome.residual().map(|residual| residual.reason);
         assert_eq!(self.ended.lock().unwrap().insert(identity, reason), None, "ended twice");
@@ -130,7 +137,7 @@ struct Shared<Q> {
 impl<Q: Queue> Shared<Q> {
     /// An owner's life on whatever is selected: perhaps looked at by another thread, and ended in one of all ways there are.
     fn own(&self, world: &World) {
-        let Some(binding) = world.bind() else { return };
+        let binding = bound(world);
         let owner = match binding.allocate_owning(BYTES, 8) {
             Ok(owner) => owner,
             Err(refused) => return refused_for_a_reason(&binding, &refused),
@@ -187,10 +194,10 @@ impl<Q: Queue> Shared<Q> {
 
     /// R72, R82: while there is an owned view, no release gives its memory back.
     fn look(&self, world: &World, binding: &MemoryBinding, view: OwnedView) {
-        let fate = world.fate(binding.identity().mechanism()).unwrap();
+        let fate = world.fate(binding.identity().mechanism());
         let looked = binding.with_view(view.view(), |part| {
             linger();
-            assert!(fate.has_given_out(part.as_ptr()), "released under a view");
+            assert!(fate.is_none_or(|fate| fate.has_given_out(part.as_ptr())), "released under a view");
         });
         match looked {
             Ok(()) | Err(BindingError::StaleAllocation(_)) => {}
@@ -219,6 +226,16 @@ impl<Q: Queue> Shared<Q> {
     }
 }
 
+/// A binding of what is selected, or of what will be once the lost mechanism has been replaced.
+fn bound(world: &World) -> MemoryBinding {
+    let mut binding = None;
+    until(|| {
+        binding = world.bind();
+        binding.is_some()
+    });
+    binding.unwrap()
+}
+
 /// R82, R83, R146: releases an owner once its views are gone, or drops it because the device is lost.
 fn unviewed<T>(mut owner: OwningAllocation, release: impl Fn(OwningAllocation) -> Result<T, OwningReleaseError>) -> Option<T> {
     loop {
@@ -243,7 +260,7 @@ fn life_of_owners<Q: Queue>() {
     let home = world.home();
     let mechanism = world.register(&home);
     let shared = Arc::new(Shared {
-        queue: Q::for_at_most(2),
+        queue: Q::for_at_most(thread_rng().gen_range(0..3)),
         ledger: Ledger::default(),
         views: Mutex::default(),
         requests: Mutex::default(),
@@ -253,7 +270,7 @@ fn life_of_owners<Q: Queue>() {
     let worker = || {
         let shared = Arc::clone(&shared);
         role(&world, move |world| {
-            for _ in 0..3 {
+            for _ in 0..EACH {
                 shared.own(world);
             }
             shared.working.fetch_sub(1, SeqCst);
@@ -264,9 +281,10 @@ fn life_of_owners<Q: Queue>() {
         role(&world, move |world| shared.settle_all(world))
     };
     let losing = {
-        let left = Arc::clone(&left);
+        let (shared, left) = (Arc::clone(&shared), Arc::clone(&left));
         role(&world, move |world| {
-            linger();
+            let some = thread_rng().gen_range(0..2 * EACH);
+            until(|| some <= shared.ledger.count() || shared.working.load(SeqCst) == 0);
             world.lose();
             let list = world.left_behind(mechanism);
             until(|| match world.confirm(&home) {
