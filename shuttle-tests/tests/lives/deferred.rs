@@ -178,6 +178,8 @@ impl<Q: Queue> Shared<Q> {
                     assert_eq!(refused, identity);
                     self.ledger.ended(identity, &outcome);
                 }
+                // The thread that settles looks at views, too: this one may release meanwhile.
+                self.queue.drain(thread_rng().gen_range(0..2));
             }
         }
     }
