@@ -6,9 +6,9 @@ use super::{
     witness::*,
 };
 use liveslot_loom::{
-    AllocationReleaseState, BindingError, BindingRegistry,
+    AllocationReleaseState, BindingRegistry,
     MechanismLifecycle::*,
-    OwnedView, OwningAllocation, QuarantineReason, RegisteredAuthority, RegisteredProviderContext,
+    QuarantineReason, RegisteredAuthority, RegisteredProviderContext,
     internals::{
         UnsafeCell,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -329,53 +329,5 @@ fn release_and_list() {
         let retained = Release::Retained(AllocationReleaseState::Quarantined, QuarantineReason::AllocatorRefused);
         assert_eq!((saw.remove(0).released(), used.rig.snapshot().numbers()), (retained, RETAINED));
         assert!(used.contents.read());
-    });
-}
-
-/// Active, with an owner of one allocation and a view of it.
-struct Owned {
-    rig: Rig,
-    owner: Held<OwningAllocation>,
-    view: Held<OwnedView>,
-    contents: Contents,
-}
-
-fn owned() -> Owned {
-    let rig = live();
-    let owner = OwningAllocation::new(rig.allocations[0].take());
-    let view = owner.view(0, BYTES).unwrap();
-    Owned { rig, owner: Held::new(owner), view: Held::new(view), contents: Contents(UnsafeCell::new(false)) }
-}
-
-impl Owned {
-    fn read_and_drop(&self) -> usize {
-        self.contents.read();
-        drop(self.view.take());
-        0
-    }
-
-    /// The views that refused it.
-    fn release_and_write(&self) -> usize {
-        match self.owner.take().prepare_release() {
-            Ok(request) => {
-                self.contents.write();
-                assert!(request.execute().is_complete());
-                0
-            }
-            Err(refused) => match refused.error() {
-                BindingError::OutstandingViews { views, .. } => *views,
-                other => panic!("{other:?}"),
-            },
-        }
-    }
-}
-
-/// R82, R112, R146: released once the last view has gone, and then nobody uses it any more; or refused because of one view.
-#[test]
-fn drop_a_view_and_release() {
-    race(owned, &[Owned::read_and_drop, Owned::release_and_write], |owned, saw| match saw[1] {
-        0 => assert_eq!((owned.rig.snapshot().numbers(), owned.rig.witness.released()), (IDLE, 1)),
-        // Handed back and dropped.
-        views => assert_eq!((views, owned.rig.snapshot().numbers(), owned.rig.witness.released()), (1, RETAINED, 0)),
     });
 }

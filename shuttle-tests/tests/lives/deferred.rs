@@ -1,17 +1,12 @@
 //! Lives of owners, views and prepared releases, with a queue in which releases wait for another thread.
-//!
-//! The lives are written against [`Queue`], so that any queue can stand in for the one here.
 
 use crate::world::{End, World, at_once, is_lost, linger, refused_for_a_reason, role, until};
 use liveslot_shuttle::{
-    AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState, BindingError, DeferredEnqueueError, DeferredEnqueueRejection,
-    DeferredReleaseDisposition, DeferredReleaseQueue, MemoryBinding, OwnedView, OwningAllocation, OwningReleaseError,
-    PreparedAllocationRelease, QuarantineReason, QuarantinedAllocation, ResidualOwnership,
+    AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState, BindingError, DeferredReleaseDisposition, MemoryBinding,
+    OwnedView, OwningAllocation, OwningReleaseError, PreparedAllocationRelease, QuarantineReason, QuarantinedAllocation, ResidualOwnership,
+    release::{BoundedQueue, Drained},
 };
-use shuttle::{
-    rand::{Rng, thread_rng},
-    sync::Mutex as SteppingMutex,
-};
+use shuttle::rand::{Rng, thread_rng};
 use std::{
     collections::{HashMap, HashSet},
     sync::{
@@ -24,62 +19,6 @@ const BYTES: usize = 16;
 
 /// How many owners each worker makes.
 const EACH: usize = 3;
-
-/// What a life needs of a queue.
-pub trait Queue: DeferredReleaseQueue + 'static {
-    fn for_at_most(capacity: usize) -> Self;
-    /// Executes up to `limit` requests, and says how many.
-    fn drain(&self, limit: usize) -> usize;
-    /// Takes no more, retains what waits, and says how many that are.
-    fn close(&self) -> usize;
-}
-
-/// A vector behind a mutex, and nothing held while a request ends.
-#[derive(Debug)]
-pub struct Waiting {
-    capacity: usize,
-    /// `None` once closed.
-    requests: SteppingMutex<Option<Vec<PreparedAllocationRelease>>>,
-}
-
-impl DeferredReleaseQueue for Waiting {
-    fn enqueue(&self, request: PreparedAllocationRelease) -> Result<(), DeferredEnqueueError> {
-        let mut requests = self.requests.lock().unwrap();
-        let rejection = match &mut *requests {
-            None => DeferredEnqueueRejection::Closed,
-            Some(requests) if requests.len() == self.capacity => DeferredEnqueueRejection::Full,
-            Some(requests) => {
-                requests.push(request);
-                return Ok(());
-            }
-        };
-        Err(DeferredEnqueueError::new(rejection, request))
-    }
-
-    fn pending(&self) -> usize {
-        self.requests.lock().unwrap().as_ref().map_or(0, Vec::len)
-    }
-}
-
-impl Queue for Waiting {
-    fn for_at_most(capacity: usize) -> Self {
-        Self { capacity, requests: SteppingMutex::new(Some(Vec::new())) }
-    }
-
-    fn drain(&self, limit: usize) -> usize {
-        let due = self.requests.lock().unwrap().as_mut().map_or_else(Vec::new, |requests| {
-            let due = requests.len().min(limit);
-            requests.drain(..due).collect()
-        });
-        due.into_iter().map(execute).count()
-    }
-
-    fn close(&self) -> usize {
-        let left = self.requests.lock().unwrap().take().unwrap_or_default();
-        let closed = |request: PreparedAllocationRelease| DeferredEnqueueError::new(DeferredEnqueueRejection::Closed, request).quarantine();
-        left.into_iter().map(closed).filter(|outcome| !outcome.is_complete()).count()
-    }
-}
 
 /// R90, R91, R134: released, or retained because the device was lost. No other end is possible for an allocator that completes.
 fn execute(request: PreparedAllocationRelease) -> AllocationReleaseOutcome {
@@ -125,8 +64,10 @@ impl Ledger {
 }
 
 /// What the roles of a life share.
-struct Shared<Q> {
-    queue: Q,
+struct Shared {
+    queue: BoundedQueue,
+    /// What it has taken in, and what has been taken out of it.
+    queued: [AtomicUsize; 2],
     ledger: Ledger,
     views: Mutex<Vec<(MemoryBinding, OwnedView)>>,
     requests: Mutex<Vec<PreparedAllocationRelease>>,
@@ -134,7 +75,7 @@ struct Shared<Q> {
     working: AtomicUsize,
 }
 
-impl<Q: Queue> Shared<Q> {
+impl Shared {
     /// An owner's life on whatever is selected: perhaps looked at by another thread, and ended in one of all ways there are.
     fn own(&self, world: &World) {
         let binding = bound(world);
@@ -171,17 +112,25 @@ impl<Q: Queue> Shared<Q> {
                 }
             }
             _ => {
-                let disposition = unviewed(owner, |owner| owner.release_deferred(&self.queue));
-                if let Some(DeferredReleaseDisposition::Quarantined { identity: refused, rejection, outcome }) = disposition {
-                    let reason = outcome.residual().map(|residual| residual.reason);
-                    assert_eq!(reason, Some(QuarantineReason::EnqueueRejected(rejection)), "refused, and not retained for that");
-                    assert_eq!(refused, identity);
-                    self.ledger.ended(identity, &outcome);
+                match unviewed(owner, |owner| owner.release_deferred(&self.queue)) {
+                    Some(DeferredReleaseDisposition::Queued { .. }) => {
+                        self.queued[0].fetch_add(1, SeqCst);
+                    }
+                    Some(DeferredReleaseDisposition::Quarantined { rejection, outcome, .. }) => {
+                        let reason = outcome.residual().map(|residual| residual.reason);
+                        assert_eq!(reason, Some(QuarantineReason::EnqueueRejected(rejection)), "refused, and not retained for that");
+                        self.ledger.ended(identity, &outcome);
+                    }
+                    None => {}
                 }
                 // The thread that settles looks at views, too: this one may release meanwhile.
-                self.queue.drain(thread_rng().gen_range(0..2));
+                self.took_out(self.queue.drain(thread_rng().gen_range(0..2)));
             }
         }
+    }
+
+    fn took_out(&self, drained: Drained) {
+        self.queued[1].fetch_add(drained.executed(), SeqCst);
     }
 
     /// Ends a request that another thread has prepared.
@@ -219,9 +168,9 @@ impl<Q: Queue> Shared<Q> {
                 self.settle(request);
             }
             if last && thread_rng().r#gen() {
-                self.queue.close();
+                self.took_out(self.queue.close());
             } else {
-                self.queue.drain(if last { usize::MAX } else { 1 });
+                self.took_out(self.queue.drain(if last { usize::MAX } else { 1 }));
             }
             last
         });
@@ -257,12 +206,13 @@ fn unviewed<T>(mut owner: OwningAllocation, release: impl Fn(OwningAllocation) -
 /// R36, R38, R42, R47, R82, R83, R86, R88, R91, R92, R94, R96, R132, R134, R136, R138, R146, R147, R148: owners come and go in all ways there are, their releases wait in a queue or with another
 /// thread, and the device is lost in the middle: all that was made is released, in the list, or live when it is written off; then what
 /// stood on the device is removed, and another mechanism takes its place.
-fn life_of_owners<Q: Queue>() {
+pub fn deferred_releases() {
     let world = World::new();
     let home = world.home();
     let mechanism = world.register(&home);
     let shared = Arc::new(Shared {
-        queue: Q::for_at_most(thread_rng().gen_range(0..3)),
+        queue: BoundedQueue::new(thread_rng().gen_range(0..3)),
+        queued: Default::default(),
         ledger: Ledger::default(),
         views: Mutex::default(),
         requests: Mutex::default(),
@@ -312,23 +262,20 @@ fn life_of_owners<Q: Queue>() {
         left.extend(binding.quarantined().unwrap());
     }
     shared.ledger.agrees(&left);
-    assert_eq!(shared.queue.pending(), 0);
+    let [taken_in, taken_out] = shared.queued.each_ref().map(|count| count.load(SeqCst));
+    assert_eq!((taken_in, shared.queue.pending()), (taken_out, 0));
     drop(shared);
     world.ends();
 }
 
-pub fn deferred_releases() {
-    life_of_owners::<Waiting>();
-}
-
 /// R48, R88, R92, R94, R149: the registry goes while releases wait: they are executed, retained, or abandoned without it, and whoever lets the
 /// last pin go destroys, once and in order, with all given back that was not retained.
-fn life_without_a_registry<Q: Queue>() {
+pub fn requests_without_a_registry() {
     let world = World::new();
     let mechanism = world.register(&world.home());
     let (ends, fate) = (world.ends.clone(), world.fate(mechanism.identity()).unwrap());
     let binding = world.bind().unwrap();
-    let queue = Arc::new(Q::for_at_most(3));
+    let queue = Arc::new(BoundedQueue::new(3));
     for _ in 0..3 {
         assert!(binding.allocate_owning(BYTES, 8).unwrap().release_deferred(&*queue).unwrap().is_queued());
     }
@@ -342,15 +289,14 @@ fn life_without_a_registry<Q: Queue>() {
         Box::new({
             let queue = Arc::clone(&queue);
             move || {
-                queue.drain(1);
-                queue.drain(1);
+                assert_eq!((queue.drain(1).quarantined, queue.drain(1).quarantined), (0, 0));
             }
         }),
         Box::new({
             let retained = Arc::clone(&retained);
             move || {
                 assert!(executed.execute().is_complete());
-                retained.fetch_add(queue.close(), SeqCst);
+                retained.fetch_add(queue.close().quarantined, SeqCst);
                 drop(queue);
             }
         }),
@@ -362,8 +308,4 @@ fn life_without_a_registry<Q: Queue>() {
     ]);
     assert_eq!(ends.so_far(), [End::Allocator, End::Authority, End::Context]);
     assert_eq!(fate.given_out(), retained.load(SeqCst), "given back or retained");
-}
-
-pub fn requests_without_a_registry() {
-    life_without_a_registry::<Waiting>();
 }
