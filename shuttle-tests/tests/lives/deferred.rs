@@ -69,7 +69,8 @@ struct Shared {
     /// What it has taken in, and what has been taken out of it.
     queued: [AtomicUsize; 2],
     ledger: Ledger,
-    views: Mutex<Vec<(MemoryBinding, OwnedView)>>,
+    /// Each with the address that it shows.
+    views: Mutex<Vec<(OwnedView, usize)>>,
     requests: Mutex<Vec<PreparedAllocationRelease>>,
     /// Roles that may still make something for the one that settles.
     working: AtomicUsize,
@@ -88,7 +89,7 @@ impl Shared {
         if thread_rng().r#gen() {
             match owner.view(0, BYTES) {
                 Ok(view) => {
-                    let viewed = (binding.clone(), view);
+                    let viewed = (view, owner.as_ptr().addr().get());
                     self.views.lock().unwrap().push(viewed);
                 }
                 Err(refused) => refused_for_a_reason(&binding, &refused),
@@ -144,16 +145,18 @@ impl Shared {
     }
 
     /// R72, R82: while there is an owned view, no release gives its memory back.
-    fn look(&self, world: &World, binding: &MemoryBinding, view: OwnedView) {
-        let fate = world.fate(binding.identity().mechanism());
+    fn look(&self, world: &World, view: OwnedView, address: usize) {
+        let binding = view.binding();
         let looked = binding.with_view(view.view(), |part| {
             linger();
-            assert!(fate.is_none_or(|fate| fate.has_given_out(part.as_ptr())), "released under a view");
+            assert_eq!(part.as_ptr().addr().get(), address);
         });
         match looked {
             Ok(()) | Err(BindingError::StaleAllocation(_)) => {}
             Err(refused) => refused_for_a_reason(binding, &refused),
         }
+        let fate = world.fate(binding.identity().mechanism());
+        assert!(fate.is_none_or(|fate| fate.has_given_out(address)), "released under a view");
         drop(view);
     }
 
@@ -161,8 +164,8 @@ impl Shared {
     fn settle_all(&self, world: &World) {
         until(|| {
             let last = self.working.load(SeqCst) == 0;
-            while let Some((binding, view)) = { self.views.lock().unwrap().pop() } {
-                self.look(world, &binding, view);
+            while let Some((view, address)) = { self.views.lock().unwrap().pop() } {
+                self.look(world, view, address);
             }
             while let Some(request) = { self.requests.lock().unwrap().pop() } {
                 self.settle(request);
