@@ -1,4 +1,5 @@
-//! Models of `src/mechanism/` and `src/handles/`: operations against the ends of a life, snapshots against releases, teardown.
+//! Models of `src/mechanism/` and `src/handles/`: operations, prepared releases and owners against the ends of a life and
+//! against observers; teardown, and the last pins of each kind.
 //!
 //! Counts alone do not notice an ordering that is too weak: the allocators look at cells that loom tracks, and their destructors write them.
 

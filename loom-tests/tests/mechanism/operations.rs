@@ -1,4 +1,4 @@
-//! R27, R34, R37, R112, R129–R136, R138, R146: allocations, releases and views against retirement, loss, confirmed end and removal.
+//! R27, R34, R37, R112, R129–R136, R138: allocations, releases and looks against retirement, loss, confirmed end and removal.
 
 use super::{
     rig::*,
