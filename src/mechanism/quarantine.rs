@@ -13,7 +13,10 @@
 
 use crate::{
     contract::QuarantinedAllocation,
-    sync::atomic::{AtomicPtr, Ordering::*},
+    sync::{
+        UnsafeCell,
+        atomic::{AtomicPtr, Ordering::*},
+    },
 };
 use std::{iter, ptr};
 
@@ -23,7 +26,8 @@ pub(crate) struct Quarantine {
 
 struct Node {
     entry: QuarantinedAllocation,
-    upto_here: Retained,
+    /// Written before the node is published, and never again. A cell, so that models see whose reads that orders.
+    upto_here: UnsafeCell<Retained>,
     /// From `Box::into_raw`, like the head: the end frees nodes through it.
     next: *mut Node,
 }
@@ -34,6 +38,13 @@ pub(crate) struct Retained {
     pub(crate) allocations: usize,
     /// As the allocators reported them; saturates.
     pub(crate) bytes: u64,
+}
+
+impl Node {
+    fn upto_here(&self) -> Retained {
+        // SAFETY: nobody writes to a published node.
+        self.upto_here.with(|upto_here| unsafe { *upto_here })
+    }
 }
 
 // SAFETY: owns its nodes, which are plain data; they are written before they are published and freed with `&mut self`.
@@ -55,16 +66,16 @@ impl Quarantine {
 
     /// Retains `entry`. It is counted as queued before, and stays so.
     pub(crate) fn push(&self, entry: QuarantinedAllocation) {
-        let node = Box::into_raw(Box::new(Node { entry, upto_here: Retained::default(), next: ptr::null_mut() }));
+        let node = Box::into_raw(Box::new(Node { entry, upto_here: UnsafeCell::new(Retained::default()), next: ptr::null_mut() }));
         // Acquire, here and on failure: we read what the head points at. Pairs with the Release half of the exchange.
         let mut next = self.head.load(Acquire);
         loop {
             // SAFETY: null or a published node, which lives as long as `self`.
-            let before = unsafe { next.as_ref() }.map_or(Retained::default(), |head| head.upto_here);
+            let before = unsafe { next.as_ref() }.map_or(Retained::default(), Node::upto_here);
+            let retained = Retained { allocations: before.allocations + 1, bytes: before.bytes.saturating_add(entry.retained_bytes) };
             // SAFETY: not published yet, so ours alone.
             unsafe {
-                (*node).upto_here =
-                    Retained { allocations: before.allocations + 1, bytes: before.bytes.saturating_add(entry.retained_bytes) };
+                (*node).upto_here.with_mut(|upto_here| *upto_here = retained);
                 (*node).next = next;
             }
             // AcqRel: Release publishes the node, and the queueing before it. Pairs with `head`. Nodes are never freed meanwhile: no ABA.
@@ -76,7 +87,7 @@ impl Quarantine {
     }
 
     pub(crate) fn retained(&self) -> Retained {
-        self.head().map_or(Retained::default(), |head| head.upto_here)
+        self.head().map_or(Retained::default(), Node::upto_here)
     }
 
     /// Every entry, the newest first.
