@@ -27,7 +27,8 @@ use std::{error, fmt, mem::ManuallyDrop, ptr, ptr::NonNull};
 /// [`OwnerDropped`](QuarantineReason::OwnerDropped), whatever views exist. Nothing is released by dropping it: that may be possible only on
 /// another thread, or later.
 ///
-/// On a device that is lost, dropping it leaves it counted as live, until the end of the provider context is confirmed.
+/// On a device that is lost, dropping it leaves it counted as live, until the end of the provider context is confirmed. So it does where
+/// as many releases are pending or retained as the mechanism can count (2²¹ per stripe).
 ///
 /// It keeps allocator, authority and provider context alive.
 ///
