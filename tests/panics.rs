@@ -78,6 +78,28 @@ fn device() {
     rig.finish();
 }
 
+/// R114, R118: if the allocator's destructor panics behind `device()`, that is counted; the first panic is passed on, nothing is registered.
+#[test]
+fn device_and_destructor() {
+    let _alone = counting();
+    let rig = Rig::new();
+    for composite in [false, true] {
+        arm(&rig.script.device, throw("device"));
+        arm(&rig.script.drop, throw("allocator"));
+        let allocator = Double::new("B", ["Q", "C"], DEVICE, &rig.log, &rig.script);
+        let before = suppressed_panics();
+        throws("device", || match composite {
+            false => rig.registry.register_allocator(rig.context, rig.authority, allocator),
+            // SAFETY: the double is one object, so all its parts are coherent.
+            true => unsafe { rig.registry.register_trusted_composite(rig.context, rig.authority, allocator) },
+        });
+        assert_eq!(suppressed_panics() - before, 1);
+        assert_eq!(rig.log.take(), ["B device", "B dropped"]);
+        assert_eq!(rig.registry.snapshots().unwrap().len(), 1);
+    }
+    rig.finish();
+}
+
 /// R115, R119: a panic in `allocate` records nothing.
 #[test]
 fn allocate() {

@@ -19,7 +19,7 @@ use common::{
     api::Reach,
     arm::arm,
     capable::Capable,
-    doubles::Double,
+    doubles::{Double, Resource, Script},
     held::{Held, hold},
     park::gate,
     queue::Queue,
@@ -343,6 +343,37 @@ fn a_parked_destructor_stops_no_other_mechanism() {
     parked.open();
     ending.join().unwrap();
     assert_eq!(log.take(), ["A dropped", "Q dropped", "C dropped"]);
+}
+
+/// R50, R107: a destructor of what nobody uses, stopped at the end of its registry, keeps no mechanism's authority and context.
+#[test]
+fn a_parked_destructor_keeps_nothing_that_others_use() {
+    for of_a_context in [false, true] {
+        let rig = Rig::new();
+        let (idle, (stop, parked)) = (Arc::<Script>::default(), gate());
+        if of_a_context {
+            rig.registry.register_provider_context(DEVICE, Resource::context("idle", &rig.log, &idle)).unwrap();
+            arm(&idle.context_drop, || stop.park());
+        } else {
+            rig.registry.register_authority(DEVICE, Resource::authority("idle", &rig.log, &idle)).unwrap();
+            arm(&idle.authority_drop, || stop.park());
+        }
+        // Its supports stand behind the idle one.
+        let context = rig.registry.register_provider_context(DEVICE, Resource::context("later C", &rig.log, &idle)).unwrap();
+        let authority = rig.registry.register_authority(DEVICE, Resource::authority("later Q", &rig.log, &idle)).unwrap();
+        let allocator = Double::new("B", ["later Q", "later C"], DEVICE, &rig.log, &rig.script);
+        let later = rig.registry.register_allocator_with_device(context, authority, allocator, DEVICE).unwrap();
+        let bindings = [rig.mechanism, later].map(|mechanism| rig.registry.bind_registered(mechanism).unwrap());
+        let Rig { registry, log, .. } = rig;
+        let ending = thread::spawn(move || drop(registry));
+        parked.reached();
+        in_time(move || drop(bindings));
+        let ended = log.take();
+        parked.open();
+        ending.join().unwrap();
+        assert_eq!(ended, ["A dropped", "Q dropped", "C dropped", "B dropped", "later Q dropped", "later C dropped"]);
+        assert_eq!(log.take(), ["idle dropped"]);
+    }
 }
 
 /// R106: the reason is converted before anything is lost.

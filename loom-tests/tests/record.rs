@@ -4,8 +4,11 @@ mod support;
 
 use liveslot_loom::{
     BindingError, BindingRegistry, BoundAllocation, BoundMemoryView, DeviceAllocator, DeviceKey, MechanismSnapshot, MemoryBinding,
-    MemoryError,
-    internals::atomic::{AtomicBool, Ordering::*},
+    MemoryError, PreparedAllocationRelease,
+    internals::{
+        UnsafeCell,
+        atomic::{AtomicBool, Ordering::*},
+    },
 };
 use std::{
     fmt,
@@ -100,4 +103,61 @@ fn an_address_handed_out_again_has_a_record_of_its_own() {
         assert_eq!(counts(), [0; 3]);
     });
     assert!(MET.iter().all(|met| met.load(Relaxed)));
+}
+
+/// Stands for what its user does with an allocation.
+struct Contents(UnsafeCell<bool>);
+
+// SAFETY: loom checks each access against every other.
+unsafe impl Sync for Contents {}
+
+/// The place is taken, and used.
+struct Used {
+    state: State,
+    contents: Contents,
+    request: Mutex<Option<PreparedAllocationRelease>>,
+}
+
+impl Used {
+    fn new() -> Self {
+        Self { state: State::new(), contents: Contents(UnsafeCell::new(false)), request: Mutex::new(None) }
+    }
+
+    fn write_and_prepare(&self) {
+        // SAFETY: loom has just checked that nobody else looks.
+        self.contents.0.with_mut(|written| unsafe { *written = true });
+        let old = self.state.old.lock().unwrap().take().unwrap();
+        let request = self.state.binding.prepare_release(old).unwrap();
+        let none = self.request.lock().unwrap().replace(request);
+        assert!(none.is_none());
+    }
+
+    fn read(&self) {
+        // SAFETY: loom has just checked that nobody writes.
+        assert!(self.contents.0.with(|written| unsafe { *written }));
+    }
+
+    fn count_and_read(&self) {
+        if self.state.binding.mechanism_snapshot().unwrap().queued_releases != 0 {
+            self.read();
+        }
+    }
+
+    fn look_and_read(&self) {
+        if self.state.binding.with_view(&self.state.view, |_| ()).is_err() {
+            self.read();
+        }
+    }
+}
+
+/// R112: whoever finds a release counted finds what was done before it was prepared.
+#[test]
+fn prepare_and_count() {
+    race(Used::new, &[Used::write_and_prepare, Used::count_and_read], |_, _| ());
+}
+
+/// R112: whoever is told that an allocation is stale finds what was done before its release was prepared.
+#[test]
+fn prepare_and_look() {
+    race(Used::new, &[Used::write_and_prepare, Used::look_and_read], |_, _| ());
 }

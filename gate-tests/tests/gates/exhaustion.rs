@@ -1,11 +1,15 @@
 //! No identity is left: an error, nothing is changed, and nothing is issued twice (R6).
 
-use crate::support::{DEVICE, End, Site};
-use liveslot_gated::{BindingError, BindingRegistry, internals::gates::limit_identities};
+use crate::support::{DEVICE, End, Site, inactive};
+use liveslot_gated::{
+    BindingError, BindingRegistry, DeviceAllocator, DeviceKey, HostAllocator, MechanismLifecycle, MemoryError,
+    internals::gates::limit_identities,
+};
 use std::{
     collections::HashSet,
-    fmt::Debug,
-    sync::{Arc, atomic::Ordering::SeqCst},
+    fmt::{self, Debug},
+    ptr::NonNull,
+    sync::{Arc, Mutex, atomic::Ordering::SeqCst},
 };
 
 /// Runs `call` while this thread may issue `left` identities and no more.
@@ -37,6 +41,52 @@ fn an_allocation_without_an_identity_is_given_back() {
 
     let allocation = binding.allocate(48, 16).unwrap();
     binding.release(allocation).unwrap();
+}
+
+/// Does something in the middle of the next `deallocate`.
+#[derive(Default)]
+struct GivesBack(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Debug for GivesBack {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        unreachable!("nobody prints an allocator")
+    }
+}
+
+impl DeviceAllocator for GivesBack {
+    fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {
+        HostAllocator.allocate(bytes, align)
+    }
+
+    unsafe fn deallocate(&self, pointer: NonNull<u8>, bytes: usize, align: usize) {
+        // SAFETY: as the caller says.
+        unsafe { HostAllocator.deallocate(pointer, bytes, align) };
+        self.0.lock().unwrap().take().expect("called once")();
+    }
+
+    fn device(&self) -> DeviceKey {
+        DEVICE
+    }
+}
+
+/// R6, R36, R101, R109: an allocation is an operation until its memory has been given back, so its mechanism does not end in the meantime.
+#[test]
+fn an_allocation_without_an_identity_is_an_operation_to_its_end() {
+    let (site, allocator) = (Site::new(), Arc::<GivesBack>::default());
+    let m = site.registry.register_allocator(site.context, site.authority, Arc::clone(&allocator) as Arc<_>).unwrap();
+    let binding = site.registry.bind(DEVICE).unwrap();
+    let inside = site.clone();
+    *allocator.0.lock().unwrap() = Some(Box::new(move || {
+        assert_eq!(inside.snapshot(m).active_operations, 1, "operations while memory is given back");
+        inside.lose();
+        let busy = inside.registry.confirm_context_terminated(inside.context);
+        assert!(matches!(busy, Err(BindingError::ContextNotQuiescent { active_operations: 1, .. })), "{busy:?}");
+        inactive(inside.registry.remove(m), MechanismLifecycle::DeviceLost);
+    }));
+    exhausted(|| binding.allocate(48, 16));
+    assert!(allocator.0.lock().unwrap().is_none());
+    site.registry.confirm_context_terminated(site.context).unwrap();
+    site.registry.remove(m).unwrap();
 }
 
 /// R6: a binding that gets no identity keeps nothing.
