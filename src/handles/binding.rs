@@ -128,10 +128,13 @@ impl MemoryBinding {
         bytes: usize,
         align: usize,
     ) -> Result<BoundAllocation, BindingError> {
-        self.record(operation, pointer, bytes, align).inspect_err(|_| {
+        let Ok(generation) = identity::issue() else {
+            // An operation still: it ends when the memory is back.
             // SAFETY: as the caller says.
             unsafe { self.hold.allocator().deallocate(pointer, bytes, align) }
-        })
+            return Err(BindingError::IdentityExhausted);
+        };
+        Ok(self.record(operation, generation, pointer, bytes, align))
     }
 
     /// Takes over memory that this binding's mechanism has made: from now on it is as if allocated through this binding. Calls no
@@ -152,18 +155,18 @@ impl MemoryBinding {
     /// Wait-free, the process heap excepted.
     pub unsafe fn adopt_allocation(&self, ptr: NonNull<u8>, bytes: usize, align: usize) -> Result<OwningAllocation, BindingError> {
         let operation = self.mechanism().enter("adopting an allocation")?;
-        self.record(operation, ptr, bytes, align).map(OwningAllocation::new)
+        let generation = identity::issue().map_err(|identity::Exhausted| BindingError::IdentityExhausted)?;
+        Ok(OwningAllocation::new(self.record(operation, generation, ptr, bytes, align)))
     }
 
-    /// Ends `operation` by recording an allocation, if an identity is left.
+    /// Ends `operation` by recording an allocation under a fresh number.
     #[inline]
-    fn record(&self, operation: Operation<'_>, pointer: NonNull<u8>, bytes: usize, align: usize) -> Result<BoundAllocation, BindingError> {
-        let Ok(generation) = identity::issue() else { return Err(BindingError::IdentityExhausted) };
+    fn record(&self, operation: Operation<'_>, generation: u64, pointer: NonNull<u8>, bytes: usize, align: usize) -> BoundAllocation {
         let home = operation.home();
         let binding = Self { hold: self.hold.beside(home), number: self.number };
         let record = Counted::new(Record::new(binding, AllocationGeneration::from_number(generation), pointer, bytes, align, home));
         operation.record();
-        Ok(BoundAllocation(record))
+        BoundAllocation(record)
     }
 
     /// What the mechanism retains, in no particular order. Answers in every lifecycle, also after removal.

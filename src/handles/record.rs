@@ -69,9 +69,8 @@ impl Record {
 
     #[inline]
     pub(super) fn state(&self) -> State {
-        // Relaxed: metadata and views reach a thread by means of the caller's that order them after whatever made them stale; the
-        // address is not protected by this look, and nothing is read on the strength of it.
-        match self.state.load(Relaxed) {
+        // Acquire: who is told that it is stale finds what was done before it became so. Pairs with `step_to`.
+        match self.state.load(Acquire) {
             0 => State::Live,
             1 => State::Queued,
             _ => State::Gone,
@@ -86,8 +85,8 @@ impl Record {
     /// Takes a step. The caller owns the metadata.
     #[inline]
     pub(super) fn step_to(&self, state: State) {
-        // Relaxed: as in `state`; the home stripe orders the rest.
-        self.state.store(state as u8, Relaxed);
+        // Release: see `state`. The home stripe orders the rest.
+        self.state.store(state as u8, Release);
     }
 
     /// How many owned views there are.

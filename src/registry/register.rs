@@ -78,7 +78,7 @@ impl BindingRegistry {
         authority: RegisteredAuthority,
         allocator: Arc<dyn DeviceAllocator>,
     ) -> Result<RegisteredMechanism, BindingError> {
-        let device = allocator.device();
+        let (allocator, device) = ask_device(allocator);
         self.inner.register(context, authority, allocator, device, MechanismCoherence::SelfContained)
     }
 
@@ -109,15 +109,38 @@ impl BindingRegistry {
         authority: RegisteredAuthority,
         allocator: Arc<dyn DeviceAllocator>,
     ) -> Result<RegisteredMechanism, BindingError> {
-        let device = allocator.device();
+        let (allocator, device) = ask_device(allocator);
         self.inner.register(context, authority, allocator, device, MechanismCoherence::TrustedComposite)
     }
 }
 
 fn register_support(table: &Table<Support>, device: DeviceKey, resource: Arc<dyn BindingResource>) -> Result<(u64, Place), BindingError> {
-    let number = issue()?;
+    let number = match issue() {
+        Ok(number) => number,
+        Err(exhausted) => {
+            destroy(resource);
+            return Err(exhausted);
+        }
+    };
     let place = table.insert(Arc::new(Support::new(number, device, resource))).map_err(full)?;
     Ok((number, place))
+}
+
+/// Asks an allocator for its device. If it panics, it is destroyed like everything of the user's: its destructor may panic as well.
+fn ask_device(allocator: Arc<dyn DeviceAllocator>) -> (Arc<dyn DeviceAllocator>, DeviceKey) {
+    struct Asked(Option<Arc<dyn DeviceAllocator>>);
+
+    impl Drop for Asked {
+        fn drop(&mut self) {
+            if let Some(allocator) = self.0.take() {
+                destroy(allocator);
+            }
+        }
+    }
+
+    let mut asked = Asked(Some(allocator));
+    let device = asked.0.as_ref().map(|allocator| allocator.device());
+    asked.0.take().zip(device).expect("there until here")
 }
 
 fn full(_: TableFull) -> BindingError {

@@ -17,7 +17,7 @@ use crate::{
         table::{Place, Table, Tagged},
         use_count::Remove,
     },
-    sync::{epoch, gate},
+    sync::{Arc, epoch, gate},
 };
 
 impl BindingRegistry {
@@ -143,10 +143,12 @@ impl Drop for Inner {
         let supports: Vec<_> = tables.flat_map(|table| table.iter(&guard)).map(|found| found.own()).collect();
         drop(guard);
 
+        // SAFETY: `&mut self`. A mechanism that is not torn down has its own share of the resource.
+        let mut resources: Vec<_> = supports.iter().filter_map(|support| unsafe { support.abandon() }).collect();
+        // Shared ones first: letting go of them runs no destructor that could stop here with the rest.
+        resources.sort_by_key(|resource| Arc::strong_count(resource) == 1);
         let mut destruction = Destruction::default();
-        for support in supports {
-            // SAFETY: `&mut self`. A mechanism that is not torn down has its own share of the resource.
-            let resource = unsafe { support.abandon() };
+        for resource in resources {
             destruction.owe(|destruction| destruction.destroy(resource));
         }
         for mechanism in mechanisms {
