@@ -817,6 +817,21 @@ fn limits_on_addresses_and_files() {
     });
 }
 
+/// A prefix is a file, and the kernel ends a process whose file would be too large: the limit is found before, to the page.
+#[test]
+fn a_limit_on_the_size_of_files() {
+    in_child("a_limit_on_the_size_of_files", || {
+        let memory = VirtualMemory::default();
+        let page = memory.page_bytes();
+        let _limit = Limit::new(Resource::Fsize, 8 * page as u64);
+        assert_eq!(
+            failed(memory.create_shared_prefix(8 * page + 1)),
+            (8 * page as u64 + 1, "memfd: File too large (os error 27)".to_owned())
+        );
+        assert_eq!(memory.create_shared_prefix(8 * page).unwrap().mapped_bytes(), 8 * page);
+    });
+}
+
 /// The kernel keeps a limited number of separate ranges: beyond it commits fail, typed and undone, and what was committed
 /// can still be given back.
 #[test]

@@ -134,7 +134,8 @@ const OUTSIDE: &str = "the range does not lie in the allocation";
 /// Linux counts ranges of pages with equal access: `vm.max_map_count`, 65530 by default, limits how many separate ranges
 /// all allocations of the process may have committed, at about two for each. Beyond it commits, decommits,
 /// allocations and prefixes fail with `AllocationFailed`, and a release may. `RLIMIT_AS` counts addresses, `RLIMIT_DATA`
-/// committed ones. After `fork` parent and child share prefixes, and nothing else.
+/// committed ones, and a prefix, being a file, is no larger than `RLIMIT_FSIZE`. After `fork` parent and child share
+/// prefixes, and nothing else.
 #[derive(Debug)]
 pub struct VirtualMemory {
     device: DeviceKey,
@@ -453,8 +454,9 @@ impl SharedMapping for VirtualMemory {
     /// # Errors
     ///
     /// [`MemoryError::InvalidRequest`] for zero bytes, and for a size that exceeds `isize::MAX` in whole pages;
-    /// [`MemoryError::AllocationFailed`] if the machine has less memory and swap in all, or the kernel no file descriptor or
-    /// addresses. What the machine has but cannot spare now is the kernel's out-of-memory killer's business.
+    /// [`MemoryError::AllocationFailed`] if the machine has less memory and swap in all, if files may not be so large
+    /// (`RLIMIT_FSIZE`), or if the kernel has no file descriptor or addresses. What the machine has but cannot spare now is
+    /// the kernel's out-of-memory killer's business.
     fn create_shared_prefix(&self, bytes: usize) -> Result<Box<dyn SharedDevicePrefix>, MemoryError> {
         let mapped_bytes = bytes.checked_next_multiple_of(self.page_bytes).filter(|mapped| (1..=isize::MAX as usize).contains(mapped));
         let mapped_bytes =

@@ -7,6 +7,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::io::{Errno, Result, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::process::{Resource, getrlimit};
 use rustix::system::sysinfo;
 use std::any::Any;
 use std::ptr::{self, NonNull};
@@ -36,6 +37,10 @@ impl Prefix {
         let machine = sysinfo();
         if mapped_bytes as u128 > (u128::from(machine.totalram) + u128::from(machine.totalswap)) * u128::from(machine.mem_unit) {
             return Err(Errno::NOMEM);
+        }
+        // The kernel would tell of that by a signal that ends the process.
+        if getrlimit(Resource::Fsize).current.is_some_and(|most| mapped_bytes as u64 > most) {
+            return Err(Errno::FBIG);
         }
         let file = memfd_create(c"liveslot-prefix", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, mapped_bytes as u64)?;
