@@ -63,6 +63,7 @@ impl Did {
         let Did::Saw(BudgetSnapshot { limit, used, quarantined, free, peak }) = self else { panic!("not an observer: {self:?}") };
         assert_eq!(used + quarantined + free, limit);
         assert!(used + quarantined <= peak, "more was seen taken than the peak: {self:?}");
+        assert!(peak <= limit, "a peak above the limit: {self:?}");
         (used, quarantined)
     }
 }
@@ -253,5 +254,32 @@ fn the_peak_is_what_was_seen() {
         let seen = did[1].seen().0.max(did[2].seen().0);
         let peak = world.rests_at(3, 0);
         assert!(peak >= seen && peak == 9, "{seen} seen, and a peak of {peak}");
+    });
+}
+
+/// The peak of a snapshot is that of its instant: what was taken before is in it, what is taken afterwards is not.
+#[test]
+fn a_peak_is_of_its_instant() {
+    fn release_and_charge(world: &World) -> Did {
+        world.release::<4, 0>();
+        world.charge::<6>()
+    }
+    race(World::holding::<4>, &[release_and_charge, World::snapshot], |world, did| {
+        let Did::Saw(BudgetSnapshot { used, peak, .. }) = did[1] else { panic!("not an observer: {did:?}") };
+        assert!(matches!((used, peak), (4 | 0, 4) | (6, 6)), "{used} used and a peak of {peak} never were");
+        assert_eq!(world.rests_at(6, 0), 6);
+    });
+}
+
+/// The peak never falls, also if who charged it has not got to raising it, and somebody else gives back meanwhile.
+#[test]
+fn the_peak_never_falls() {
+    fn look_twice(world: &World) -> Did {
+        let first = world.budget.peak();
+        assert!(first <= world.budget.peak(), "the peak has fallen");
+        Did::Done
+    }
+    race(World::holding::<3>, &[World::charge::<6>, World::release::<3, 0>, look_twice], |world, _| {
+        assert!(matches!(world.rests_at(6, 0), 6 | 9));
     });
 }

@@ -11,8 +11,8 @@
 //!
 //! - Bytes enter the quarantine before the rest of their allocation is refunded, and leave it before they are refunded themselves,
 //!   so the quarantine never holds more than is committed.
-//! - A snapshot reads limit and quarantine, the committed bytes, and limit and quarantine again. Words that only grow and are equal
-//!   twice have not moved in between. (A wrap by 2⁶⁴ quarantined bytes within one look apart.)
+//! - A snapshot reads quarantine, peak and limit, the committed bytes, and quarantine, peak and limit again. Words that only grow and
+//!   are equal twice have not moved in between. (A wrap by 2⁶⁴ quarantined bytes within one look apart.)
 //! - Who has seen committed bytes, by charging them or in a snapshot, has raised the peak to them before it says so.
 //!
 //! | operation | progress | cost |
@@ -21,7 +21,7 @@
 //! | `refund` | wait-free | one read-modify-write |
 //! | `quarantine`, `discharge` | wait-free | two read-modify-writes |
 //! | [`Budget::raise_limit`] | wait-free | one read-modify-write |
-//! | [`Budget::snapshot`] | lock-free; it looks again only after a quarantine or a raise | eight loads, and one read-modify-write if it finds a new peak |
+//! | [`Budget::snapshot`] | lock-free; it looks again only after a quarantine, a raise or a new peak | ten loads, and one read-modify-write if it finds a new peak |
 
 use crate::sync::atomic::{AtomicU64, Ordering::*};
 use std::fmt;
@@ -98,6 +98,7 @@ pub(super) struct Exhausted {
 struct Slow {
     left: u64,
     entered: u64,
+    peak: u64,
     limit: u64,
 }
 
@@ -176,12 +177,12 @@ impl Budget {
         self.snapshot().peak
     }
 
-    /// All figures at one instant during the call: `used + quarantined + free == limit`, and `used + quarantined <= peak`.
+    /// All figures at one instant during the call: `used + quarantined + free == limit`, and `used + quarantined <= peak <= limit`.
     ///
     /// # Progress
     ///
-    /// Lock-free: it looks again if bytes went into or out of the quarantine meanwhile, or the limit rose. Charges and refunds do not
-    /// delay it.
+    /// Lock-free: it looks again if bytes went into or out of the quarantine meanwhile, or the limit or the peak rose. Other charges and
+    /// refunds do not delay it.
     #[must_use]
     pub fn snapshot(&self) -> BudgetSnapshot {
         let mut before = self.slow();
@@ -191,11 +192,12 @@ impl Budget {
             let committed = self.committed.load(Acquire);
             let slow = self.slow();
             if slow == before {
-                let Slow { left, entered, limit } = slow;
+                let Slow { left, entered, peak, limit } = slow;
                 let quarantined = entered.wrapping_sub(left);
                 let (used, free) = (committed - quarantined, limit - committed);
-                let peak = self.peak_with(committed);
-                return BudgetSnapshot { limit, used, quarantined, free, peak };
+                // The word may have gone on by now.
+                self.raise_peak(committed);
+                return BudgetSnapshot { limit, used, quarantined, free, peak: peak.max(committed) };
             }
             before = slow;
         }
@@ -206,19 +208,20 @@ impl Budget {
         let left = self.left.load(Acquire);
         // Acquire: pairs with the Release in `quarantine`: who sees the bytes here sees them committed.
         let entered = self.entered.load(Acquire);
-        Slow { left, entered, limit: self.limit() }
+        // Acquire: pairs with the Release in `raise_peak`: who sees the peak sees it committed, and the limit that allowed it, which is
+        // read next.
+        let peak = self.peak.load(Acquire);
+        Slow { left, entered, peak, limit: self.limit() }
     }
 
-    /// The peak, raised to `committed` bytes that somebody saw.
+    /// Raises the peak to `committed` bytes that somebody saw.
     #[inline]
-    fn peak_with(&self, committed: u64) -> u64 {
-        // Relaxed, here and below: the word says only how far it ever got. Who is told of a sample is told after it was raised.
-        let peak = self.peak.load(Relaxed);
-        if peak >= committed {
-            return peak;
+    fn raise_peak(&self, committed: u64) {
+        // Relaxed: the word only grows. Who is told of a sample is told after it was raised.
+        if self.peak.load(Relaxed) < committed {
+            // Release: the bytes were committed before. Pairs with `slow`.
+            self.peak.fetch_max(committed, Release);
         }
-        // Relaxed: as above.
-        self.peak.fetch_max(committed, Relaxed).max(committed)
     }
 
     /// Takes `bytes` bytes if they fit, and leaves no trace otherwise.
@@ -230,14 +233,14 @@ impl Budget {
         loop {
             let limit = self.limit();
             let Some(sum) = committed.checked_add(bytes).filter(|sum| *sum <= limit) else {
-                self.peak_with(committed);
+                self.raise_peak(committed);
                 return Err(Exhausted { committed, limit });
             };
             // AcqRel: Release, the look at the limit and whatever the caller knows of come before; pairs with `snapshot` and the loads
             // here. Acquire, what a refund's caller did before it comes before what ours does next; pairs with `refund`.
             match self.committed.compare_exchange_weak(committed, sum, AcqRel, Acquire) {
                 Ok(_) => {
-                    self.peak_with(sum);
+                    self.raise_peak(sum);
                     return Ok(());
                 }
                 Err(newer) => committed = newer,
