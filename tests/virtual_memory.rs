@@ -20,6 +20,7 @@ use liveslot::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     any::Any,
+    mem::offset_of,
     ops::Range,
     os::unix::fs::MetadataExt,
     process::Command,
@@ -814,6 +815,46 @@ fn limits_on_addresses_and_files() {
         assert_eq!(failed(memory.allocate_committed(1 << 36, 1, &[0..1, 2..3])), (1 << 36, refusal));
         let _limit = Limit::new(Resource::Nofile, 0);
         assert_eq!(failed(memory.create_shared_prefix(5)), (5, "memfd: Too many open files (os error 24)".to_owned()));
+    });
+}
+
+/// Interrupts, from now on, every `fallocate` of this thread for more than `most` bytes, as signals would that come while it runs.
+fn interrupt_large_steps(most: u32) {
+    let code = |code: u32| code as u16;
+    let (nr, length) = (offset_of!(libc::seccomp_data, nr) as u32, offset_of!(libc::seccomp_data, args) as u32 + 3 * 8);
+    let length = if cfg!(target_endian = "big") { length + 4 } else { length };
+    // SAFETY: makes values.
+    let mut filter = unsafe {
+        [
+            libc::BPF_STMT(code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), nr),
+            libc::BPF_JUMP(code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K), libc::SYS_fallocate as u32, 0, 3),
+            libc::BPF_STMT(code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), length),
+            libc::BPF_JUMP(code(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K), most, 0, 1),
+            libc::BPF_STMT(code(libc::BPF_RET | libc::BPF_K), libc::SECCOMP_RET_ERRNO | libc::EINTR as u32),
+            libc::BPF_STMT(code(libc::BPF_RET | libc::BPF_K), libc::SECCOMP_RET_ALLOW),
+        ]
+    };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: both change what this thread may ask of the kernel, and read the program alone.
+    let results = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1_usize, 0_usize, 0_usize, 0_usize),
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+        ]
+    };
+    assert_eq!(results, [0, 0], "seccomp: {}", std::io::Error::last_os_error());
+}
+
+/// Signals that keep coming, each before the kernel is done with what it is asked for, delay the making of a prefix and don't prevent it.
+#[test]
+fn a_prefix_is_made_beside_signals() {
+    in_child("a_prefix_is_made_beside_signals", || {
+        let resident = in_time(|| {
+            interrupt_large_steps(1 << 20);
+            let prefix = VirtualMemory::default().create_shared_prefix(5 << 20).unwrap();
+            mapping_of(prefix.device_ptr() as usize).unwrap().rss
+        });
+        assert_eq!(resident, 5 << 20);
     });
 }
 

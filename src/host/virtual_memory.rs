@@ -19,7 +19,7 @@
 //! | mapping of a prefix | lock-free | as decommit |
 //! | committed bytes | wait-free | two loads |
 //! | bytes that ranges would take | wait-free, save for the heap | a sort of the ranges, a load per page |
-//! | making of a prefix | wait-free, save that a signal makes one system call begin anew | 4 system calls, 2 more per 64 MiB |
+//! | making of a prefix | wait-free, save that a signal can make one system call begin anew, for half as much | 4 system calls, 2 more per 64 MiB |
 //!
 //! The progress guarantees are ours. A system call waits in the kernel for the lock of the process's address space.
 
@@ -430,7 +430,7 @@ impl VirtualBacking for VirtualMemory {
     /// name no allocation of this allocator.
     ///
     /// Exact while no call changes the allocation. Otherwise pages that a call is committing may be included already, and
-    /// none that is committed is left out.
+    /// none that is committed all the while is left out.
     fn allocation_committed_bytes(&self, ptr: NonNull<u8>, allocation_bytes: usize, align: usize) -> usize {
         let reservation = self.find(ptr, allocation_bytes, Some(align), allocation_bytes);
         reservation.map_or(0, |reservation| (reservation.pages().owned_pages() + reservation.pages().shared_pages()) * self.page_bytes)

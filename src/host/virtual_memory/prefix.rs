@@ -5,7 +5,7 @@ use crate::contract::SharedDevicePrefix;
 use crate::sync::Arc;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use rustix::io::{Errno, Result, retry_on_intr};
+use rustix::io::{Errno, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::process::{Resource, getrlimit};
 use rustix::system::sysinfo;
@@ -14,6 +14,8 @@ use std::ptr::{self, NonNull};
 
 /// How much memory a prefix takes at once, in bytes: a multiple of every page size.
 const STEP: usize = 1 << 26;
+/// The least that it takes at once where signals interrupt it, as [`STEP`].
+const LEAST_STEP: usize = 1 << 18;
 
 /// The physical range, made by one [`VirtualMemory`](super::VirtualMemory).
 #[derive(Debug)]
@@ -57,12 +59,22 @@ impl Prefix {
     /// The memory of a file is no process's. Mapped it is this one's, so that the kernel, when it runs out, ends the
     /// process that took it: therefore step by step.
     fn back(&self) -> Result<()> {
-        for offset in (0..self.mapped_bytes).step_by(STEP) {
-            let bytes = STEP.min(self.mapped_bytes - offset);
-            retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), offset as u64, bytes as u64))?;
+        let (mut offset, mut step) = (0, STEP);
+        while offset < self.mapped_bytes {
+            let bytes = step.min(self.mapped_bytes - offset);
+            match fallocate(&self.file, FallocateFlags::empty(), offset as u64, bytes as u64) {
+                // A kernel that lets itself be interrupted has given back what this call had taken: the same again would never
+                // be done if signals keep coming. Less gets done between two of them.
+                Err(Errno::INTR) => {
+                    step = LEAST_STEP.max(step / 2);
+                    continue;
+                }
+                done => done?,
+            }
             // An error (Linux before 5.14 knows no such advice) leaves the memory unmapped until it is touched.
             // SAFETY: pages of the mapping; their contents stay.
             let _ = unsafe { madvise(self.mapping.add(offset).as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) };
+            offset += bytes;
         }
         Ok(())
     }
