@@ -2,12 +2,12 @@
 //! `target/criterion`. Linux only.
 //!
 //! Criterion measures one row after the other, each for seconds: good for distributions and for comparing a change with the run before it
-//! (`--save-baseline`), less so for ratios between rows, which `ratios` takes from interleaved chunks. Here no sample is thrown away, and each row
-//! has one fixture for all its samples.
+//! (`--save-baseline`), less so for ratios between rows, which `ratios` takes from interleaved chunks. Here no sample is thrown away, and
+//! each row has one fixture for all its samples.
 //!
 //! Each thread is pinned to a core of its own. With two threads both start at once, and a sample lasts until the slower one is done, so the
-//! figures are per operation and thread; the throughput is that of both. In the rows "beside select" the second thread selects until the measured
-//! one is done, and is not counted.
+//! figures are per operation and thread; the throughput is that of both. In the rows "beside select" the second thread selects until the
+//! measured one is done, and is not counted.
 
 #[path = "harness/cpus.rs"]
 mod cpus;

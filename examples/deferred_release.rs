@@ -1,7 +1,7 @@
 //! Memory that is released in the order in which a device gets done with it.
 //!
-//! A program launches work on streams and gives the memory up at once: the work is still to come. Each release waits in one bounded queue, with a
-//! marker of how far its stream has to come; polling executes those whose moment has come. One stream gets stuck, one is destroyed
+//! A program launches work on streams and gives the memory up at once: the work is still to come. Each release waits in one bounded queue,
+//! with a marker of how far its stream has to come; polling executes those whose moment has come. One stream gets stuck, one is destroyed
 //! before its work is done, the queue fills up, and in the end the device is lost.
 //!
 //! ```text
@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The device is played: its "memory" is the heap's, its streams do their work when they are told to. Work looks at the memory that it was
-//! launched on, and released memory is overwritten (and kept until the end, so that looking at it is no crime): what is released too early is found.
+//! launched on, and released memory is overwritten (and kept until the end, so that looking at it is no crime): what is released too early
+//! is found.
 //!
 //! Exit code 0: all invariants held. 1: one is broken.
 
@@ -287,7 +288,7 @@ fn play(report: &mut Report) -> Result<(), Box<dyn Error>> {
     registry.remove_authority(authority)?;
     registry.remove_provider_context(context)?;
     let (allocated, released) = (memory.blocks.lock().unwrap().len(), memory.released.lock().unwrap().len());
-    report.say(format!("Of {allocated} blocks {released} were released and 1 was written off; none was released while work was to come."));
+    report.say(format!("Of {allocated} blocks {released} were released and 1 was quarantined; none was released while work was to come."));
     report.expect("allocated", allocated, released + 1);
     Ok(())
 }

@@ -121,7 +121,7 @@ pub enum BindingError {
     #[error("no mechanism is selected on {0}; register or select one")]
     NoSelectedMechanism(DeviceKey),
     /// The mechanism's place in its life does not allow the call.
-    #[error("{operation} refused: {mechanism:?} is {lifecycle:?}; {}", way_out(*.lifecycle))]
+    #[error("{operation} refused: {mechanism:?} is {lifecycle:?}; {}", way_out(*.lifecycle, .operation))]
     InactiveMechanism {
         /// The mechanism.
         mechanism: MechanismIdentity,
@@ -131,7 +131,10 @@ pub enum BindingError {
         operation: &'static str,
     },
     /// The device was declared lost, and with it the mechanism that the call is for.
-    #[error("{device} is lost: {reason}; register an allocator on it once it works again, and bind anew")]
+    #[error(
+        "{device} is lost: {reason}; register an allocator on it once it works again, and bind anew; what this one owns is \
+         written off when the end of its provider context is confirmed"
+    )]
     DeviceLost {
         /// The device.
         device: DeviceKey,
@@ -174,7 +177,7 @@ pub enum BindingError {
     },
     /// The mechanism cannot be removed while it keeps allocations in quarantine.
     #[error(
-        "{mechanism:?} keeps {quarantined} quarantined allocations; declare its device lost and confirm that its \
+        "{mechanism:?} keeps quarantined allocations: {quarantined}; declare its device lost and confirm that its \
          provider context has terminated"
     )]
     QuarantinedOwnership {
@@ -194,7 +197,9 @@ pub enum BindingError {
         allocation_bytes: usize,
     },
     /// Termination cannot be confirmed while the context's mechanisms are in use.
-    #[error("{context:?} has {active_operations} active operations; let them end and confirm again")]
+    #[error(
+        "{context:?} has active operations: {active_operations}; let the calls end, execute or quarantine prepared releases, and confirm again"
+    )]
     ContextNotQuiescent {
         /// The provider context.
         context: ProviderContextIdentity,
@@ -206,9 +211,13 @@ pub enum BindingError {
     Memory(#[from] MemoryError),
 }
 
+/// The operation of a refused [`confirm_context_terminated`](crate::BindingRegistry::confirm_context_terminated).
+pub(crate) const CONFIRMATION: &str = "confirming the end of its context";
+
 /// What can be done about a mechanism whose lifecycle forbids a call.
-const fn way_out(lifecycle: MechanismLifecycle) -> &'static str {
+fn way_out(lifecycle: MechanismLifecycle, operation: &str) -> &'static str {
     match lifecycle {
+        MechanismLifecycle::Active | MechanismLifecycle::Retired if operation == CONFIRMATION => "declare its device lost first",
         MechanismLifecycle::Active => "retire it or declare its device lost first",
         MechanismLifecycle::Retired => "bind another mechanism for new work, and release what this one owns before its removal",
         MechanismLifecycle::DeviceLost => {
@@ -273,12 +282,12 @@ mod tests {
             ),
             (
                 BindingError::QuarantinedOwnership { mechanism: MECHANISM, quarantined: 63 },
-                &["MechanismIdentity(43)", "63 quarantined allocations"],
+                &["MechanismIdentity(43)", "quarantined allocations: 63"],
             ),
             (BindingError::ViewOutOfBounds { offset: 64, end: usize::MAX, allocation_bytes: 65 }, &[&overflow, "65 bytes"]),
             (
                 BindingError::ContextNotQuiescent { context: CONTEXT, active_operations: 66 },
-                &["ProviderContextIdentity(41)", "66 active operations"],
+                &["ProviderContextIdentity(41)", "active operations: 66"],
             ),
         ];
         for (error, names) in table {
@@ -293,13 +302,15 @@ mod tests {
     /// R153: the way out of a refusal fits the lifecycle that it names.
     #[test]
     fn a_refusal_by_lifecycle_tells_the_way_out() {
-        for (lifecycle, names) in [
-            (MechanismLifecycle::Active, ["Active", "retire it"]),
-            (MechanismLifecycle::Retired, ["Retired", "bind another"]),
-            (MechanismLifecycle::DeviceLost, ["DeviceLost", "confirm the termination"]),
-            (MechanismLifecycle::Terminated, ["Terminated", "register another"]),
+        for (operation, lifecycle, names) in [
+            ("removal", MechanismLifecycle::Active, ["Active", "retire it"]),
+            ("removal", MechanismLifecycle::Retired, ["Retired", "bind another"]),
+            ("removal", MechanismLifecycle::DeviceLost, ["DeviceLost", "confirm the termination"]),
+            ("removal", MechanismLifecycle::Terminated, ["Terminated", "register another"]),
+            (CONFIRMATION, MechanismLifecycle::Active, ["Active", "; declare its device lost first"]),
+            (CONFIRMATION, MechanismLifecycle::Retired, ["Retired", "; declare its device lost first"]),
         ] {
-            let text = BindingError::InactiveMechanism { mechanism: MECHANISM, lifecycle, operation: "removal" }.to_string();
+            let text = BindingError::InactiveMechanism { mechanism: MECHANISM, lifecycle, operation }.to_string();
             for name in names {
                 assert!(text.contains(name), "{text:?} does not name {name:?}");
             }

@@ -24,8 +24,8 @@
 //!
 //! - A mechanism costs 256 to 512 bytes per core and about 1 KiB besides: its counts are striped, so that threads which work
 //!   for themselves share no cache line. A snapshot reads every stripe.
-//! - Selecting allocates a record. It costs about as much as 20 uncontended read-modify-writes, and threads that select at
-//!   once contend for one cell.
+//! - Selecting allocates a record. It costs about as much as 18 uncontended read-modify-write pairs, and threads that select
+//!   at once contend for one cell.
 //! - A call that had begun when the device was lost ends as it ends; nothing can be promised about the moment in between but
 //!   that it is counted.
 //! - Dropping the last handle runs the user's destructors, on whichever thread that is.
@@ -33,8 +33,10 @@
 //!
 //! # Where things are
 //!
-//! [`BindingRegistry`] is the control plane, [`DeviceHandle`] and [`MemoryBinding`] are the hot path, [`DeviceAllocator`] is
-//! what to implement. [`SelectionSlot`] is the selection protocol by itself, for any backend that is hot-swapped.
+//! [`BindingRegistry`] is the control plane, [`DeviceHandle`] and [`MemoryBinding`] are the hot path, [`DeviceAllocator`] is what to
+//! implement. [`OwningAllocation`] owns, and an [`OwnedView`] keeps it from being released; [`release::BoundedQueue`] holds releases that
+//! wait; [`Budget`] limits bytes; `VirtualMemory` (feature `virtual-memory`) is address space with pages that come and go.
+//! [`SelectionSlot`] is the selection protocol by itself, for any backend that is hot-swapped.
 #![cfg_attr(doc, doc = "The [`design`] page has the invariants, the protocols and the results.")]
 // Under the test cfgs the pieces below are public, for the tests alone.
 #![cfg_attr(

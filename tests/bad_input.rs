@@ -147,7 +147,8 @@ const MECHANISM_CALLS: [(&str, MechanismCall); 6] = [
     ("quarantined", |registry, token| registry.quarantined(token).map(drop)),
 ];
 
-/// R16: a foreign token is refused before it is looked up, whatever became of its mechanism at home; a removed one before its lifecycle is looked at.
+/// R16: a foreign token is refused before it is looked up, whatever became of its mechanism at home; a removed one before its lifecycle is
+/// looked at.
 #[test]
 fn tokens_of_mechanisms() {
     for (call, run) in MECHANISM_CALLS {
@@ -306,7 +307,8 @@ fn allocating() {
     }
 }
 
-/// R26, R31, R40: discovery and adoption, and capability calls that take neither an allocation nor a prefix, are refused by the lifecycle alone.
+/// R26, R31, R40: discovery and adoption, and capability calls that take neither an allocation nor a prefix, are refused by the lifecycle
+/// alone.
 #[test]
 fn asking_and_adopting() {
     type Ask = fn(&Capable) -> Result<(), BindingError>;
@@ -403,8 +405,8 @@ fn mismatch(expected: &MemoryBinding, actual: BindingId) -> BindingError {
     BindingError::BindingMismatch { expected: expected.identity().id(), actual }
 }
 
-/// R55, R62, R64: a release is refused by the lifecycle of the binding it is asked of, then as another's, then as stale; the metadata comes back.
-/// So is its preparation.
+/// R55, R62, R64: a release is refused by the lifecycle of the binding it is asked of, then as another's, then as stale; the metadata comes
+/// back. So is its preparation.
 #[test]
 fn releasing() {
     type Release = fn(&MemoryBinding, BoundAllocation) -> Result<(), ExplicitReleaseError>;

@@ -233,8 +233,8 @@ fn losing_retains_what_waits() {
     finish_retaining(rig);
 }
 
-/// R132: a request that was prepared before a loss, and arrives after it, is refused, whatever else is wrong with the queue. Requests of another
-/// device are not.
+/// R132: a request that was prepared before a loss, and arrives after it, is refused, whatever else is wrong with the queue. Requests of
+/// another device are not.
 #[test]
 fn a_request_of_a_lost_device_is_refused() {
     let (rig, elsewhere) = (Rig::new(), Rig::new());
@@ -275,7 +275,8 @@ fn has_come(_: &PreparedAllocationRelease, event: &Event) -> bool {
     event.load(SeqCst)
 }
 
-/// C094: one stream that never ends keeps what waits for it, and nothing else, however often it is asked; what it keeps stays as old as it was.
+/// C094: one stream that never ends keeps what waits for it, and nothing else, however often it is asked; what it keeps stays as old as it
+/// was.
 #[test]
 fn a_stuck_stream_keeps_nobody_else() {
     let rig = Rig::new();
@@ -543,8 +544,8 @@ fn a_stopped_release_stops_nobody() {
     finish_retaining(rig);
 }
 
-/// R107: so does a drainer that is stopped while it asks: the request that it has in hand waits with it, the others do not; and a close that can't
-/// find that request is carried out when it is put back.
+/// R107: so does a drainer that is stopped while it asks: the request that it has in hand waits with it, the others do not; and a close
+/// that can't find that request is carried out when it is put back.
 #[test]
 fn a_stopped_question_stops_nobody() {
     let rig = Rig::new();

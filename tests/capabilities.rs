@@ -109,7 +109,8 @@ fn what_is_offered_is_found() {
     }
 }
 
-/// R73, R75, R101: each call asks for the capability again, makes one call of it, and counts as one operation meanwhile; its answer arrives.
+/// R73, R75, R101: each call asks for the capability again, makes one call of it, and counts as one operation meanwhile; its answer
+/// arrives.
 #[test]
 fn each_call_is_one_call() {
     let (rig, capable, prefix, allocation) = equipped();

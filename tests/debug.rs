@@ -21,8 +21,8 @@ use std::{
     sync::{Arc, RwLock},
 };
 
-/// Holds its registry, a handle of it, and a binding and allocations of itself, and prints them. Reading locks can be had again and again, so
-/// they end no recursion.
+/// Holds its registry, a handle of it, and a binding and allocations of itself, and prints them. Reading locks can be had again and again,
+/// so they end no recursion.
 #[derive(Debug, Default)]
 struct Knotted(RwLock<Option<Knot>>);
 

@@ -87,7 +87,8 @@ fn a_loss_ends_with_its_call() {
     rig.finish();
 }
 
-/// R30, R31: a loss calls nobody and changes no record; afterwards everything is refused with its reason, and releases hand back what they got.
+/// R30, R31: a loss calls nobody and changes no record; afterwards everything is refused with its reason, and releases hand back what they
+/// got.
 #[test]
 fn the_lost_refuse_everything() {
     let rig = Rig::new();

@@ -214,7 +214,8 @@ fn metadata_can_be_had_back_at_any_time() {
     }
 }
 
-/// R35, R40, R86: an owner that is dropped leaves its record in quarantine where the lifecycle allows it, and else as it was; nobody is called.
+/// R35, R40, R86: an owner that is dropped leaves its record in quarantine where the lifecycle allows it, and else as it was; nobody is
+/// called.
 #[test]
 fn a_dropped_owner_is_remembered() {
     for phase in PHASES {

@@ -78,7 +78,8 @@ fn device() {
     rig.finish();
 }
 
-/// R114, R118: if the allocator's destructor panics behind `device()`, that is counted; the first panic is passed on, nothing is registered.
+/// R114, R118: if the allocator's destructor panics behind `device()`, that is counted; the first panic is passed on, nothing is
+/// registered.
 #[test]
 fn device_and_destructor() {
     let _alone = counting();

@@ -40,7 +40,8 @@ fn prepared(rig: &Rig) -> (MemoryBinding, PreparedAllocationRelease) {
     (binding, request)
 }
 
-/// The one entry of a request that has ended otherwise than by a complete release: all of it is the request's, save `state`, `reason` and bytes.
+/// The one entry of a request that has ended otherwise than by a complete release: all of it is the request's, save `state`, `reason` and
+/// bytes.
 #[track_caller]
 fn retained(rig: &Rig, binding: &MemoryBinding, identity: AllocationIdentity, outcome: &AllocationReleaseOutcome, address: usize) {
     let residual = outcome.residual().unwrap();
@@ -180,7 +181,8 @@ fn requests_are_operations() {
     finish(rig, binding);
 }
 
-/// R66, R88: a request outlives selection, retirement, its binding and the registry, and is executed on whichever thread, on its own allocator.
+/// R66, R88: a request outlives selection, retirement, its binding and the registry, and is executed on whichever thread, on its own
+/// allocator.
 #[test]
 fn requests_outlive_the_registry() {
     let rig = Rig::new();

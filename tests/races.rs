@@ -60,7 +60,8 @@ impl<const N: usize> Round<N> {
     }
 }
 
-/// Keeps the calling thread on the CPU of its role. Left to itself, the kernel wakes both on the CPU of who woke them, and they run one after the other.
+/// Keeps the calling thread on the CPU of its role. Left to itself, the kernel wakes both on the CPU of who woke them, and they run one
+/// after the other.
 fn pin(role: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
@@ -70,8 +71,8 @@ fn pin(role: usize) {
     let _ = sched_setaffinity(None, &own);
 }
 
-/// Runs `roles` at once on what `make` makes, each on a thread of its own, and gives `check` what came out. Who is a bit late, and how much, varies
-/// from round to round.
+/// Runs `roles` at once on what `make` makes, each on a thread of its own, and gives `check` what came out. Who is a bit late, and how
+/// much, varies from round to round.
 fn race<S, R, const N: usize>(make: impl Fn() -> S, roles: [&(dyn Fn(&S) -> R + Sync); N], check: impl Fn(S, [R; N]))
 where
     S: Send + Sync,
@@ -578,7 +579,8 @@ fn release_and_retire() {
     }
 }
 
-/// R132, R134, R135: a release is refused whole, or not begun because of the loss, or done with the allocator's answer: one of them, as the counts say.
+/// R132, R134, R135: a release is refused whole, or not begun because of the loss, or done with the allocator's answer: one of them, as the
+/// counts say.
 #[test]
 fn release_and_lose() {
     for stuck in [false, true] {

@@ -533,7 +533,8 @@ fn an_allocator_may_turn_on_itself_in_a_capability() {
     }
 }
 
-/// R91, R108, R109: the same in a queue: the request that it is handed holds the operation, and is then executed by the lifecycle that it meets.
+/// R91, R108, R109: the same in a queue: the request that it is handed holds the operation, and is then executed by the lifecycle that it
+/// meets.
 #[test]
 fn a_queue_may_turn_on_the_mechanism() {
     for (act, lifecycle) in OWN {

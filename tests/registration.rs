@@ -106,7 +106,8 @@ fn the_device_is_asked_for_once() {
     rig.finish();
 }
 
-/// R10, R11: context, authority and allocator must be for one device; a mismatch of the authority is reported first, and leaves nothing behind.
+/// R10, R11: context, authority and allocator must be for one device; a mismatch of the authority is reported first, and leaves nothing
+/// behind.
 #[test]
 fn devices_must_match() {
     let devices = [DEVICE, OTHER, DeviceKey { tier: Tier::Host, index: 0 }];

@@ -250,7 +250,8 @@ const LAST_PINS: [(&str, LastPin); 5] = [
     ("error that hands an allocation back", |held| Box::new(held.binding.release(held.allocation).unwrap_err())),
 ];
 
-/// R48, R50, R57: whichever handle goes last, on whichever thread, allocator, authority and context end there, in this order, before its drop returns.
+/// R48, R50, R57: whichever handle goes last, on whichever thread, allocator, authority and context end there, in this order, before its
+/// drop returns.
 #[test]
 fn each_kind_of_last_pin_ends_all_in_order() {
     for (kind, last_pin) in LAST_PINS {
@@ -677,7 +678,8 @@ fn nested_removals_are_carried_out() {
     rig.registry.remove_provider_context(rig.context).unwrap();
 }
 
-/// R48, R50: a last pin that a thread-local keeps ends everything as its thread ends, nested removals included, whatever the thread did before.
+/// R48, R50: a last pin that a thread-local keeps ends everything as its thread ends, nested removals included, whatever the thread did
+/// before.
 #[test]
 fn the_end_of_a_thread_may_be_the_end_of_a_mechanism() {
     thread_local! {

@@ -170,8 +170,8 @@ impl Phase<'_> {
 /// Depths of stack that chunks are run at.
 const DEPTHS: usize = 16;
 
-/// Calls `run` with the stack pointer moved down by so many frames. Where the kernel puts a process's stack is luck as well: a result may lie
-/// across two cache lines, or agree in its lower twelve address bits with another word of the loop, which then wait for each other, and
+/// Calls `run` with the stack pointer moved down by so many frames. Where the kernel puts a process's stack is luck as well: a result may
+/// lie across two cache lines, or agree in its lower twelve address bits with another word of the loop, which then wait for each other, and
 /// stay there for the whole process. Sixteen depths spread over about a page let the median see an ordinary place.
 #[inline(never)]
 fn deeper<R>(frames: usize, run: impl FnOnce() -> R) -> R {

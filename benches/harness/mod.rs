@@ -1,4 +1,5 @@
-//! Measuring in short chunks: who runs where, how two threads run the same chunk at the same time, what is thrown away, what is made of the rest.
+//! Measuring in short chunks: who runs where, how two threads run the same chunk at the same time, what is thrown away, what is made of the
+//! rest.
 
 pub(crate) mod chunks;
 pub(crate) mod cpus;

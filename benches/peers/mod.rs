@@ -1,14 +1,14 @@
 //! The registries that the benches put beside liveslot, behind one trait.
 //!
-//! The job is the same for all: find what is selected for a device, take a hold on it that outlives the look-up, see that it is still active,
-//! give the result an identity, and let go of it again.
+//! The job is the same for all: find what is selected for a device, take a hold on it that outlives the look-up, see that it is still
+//! active, give the result an identity, and let go of it again.
 //!
 //! What might flatter somebody:
 //!
 //! - The three maps do less than liveslot. They have no lifecycle besides one word per mechanism, nothing is counted, and an entry that
 //!   leaves the map while somebody holds it is simply kept by its `Arc`. They are what one writes first, not an equal.
-//! - The mutex registry does less too: it says what the locks alone cost. `seed`, the published crate that liveslot replaces, does the whole
-//!   job, and whatever it spends beside its locks counts against it.
+//! - The mutex registry does less too: it says what the locks alone cost. `seed`, the published crate that liveslot replaces, does the
+//!   whole job, and whatever it spends beside its locks counts against it.
 //! - All peers of our own number their bindings from blocks per thread, as liveslot does. One shared counter would be shorter and add a
 //!   contended line.
 //! - All maps use their default hasher (SipHash), as liveslot's users would meet it. A faster one saves a few nanoseconds

@@ -6,8 +6,9 @@
 //! nothing alive, a released record is gone at once and never queued or quarantined, a release doesn't ask whether the mechanism still
 //! lives, and there are no views: an operation names its allocation itself. Its ratios are printed for information, without a target.
 //!
-//! Written to be fast for what it is: critical sections are a look-up or a few fields, nothing is formatted or copied inside, and the mutex is
-//! std's, which spins before it sleeps. `ratios` throws its rows away when a bind costs more than 25 uncontended read-modify-write pairs.
+//! Written to be fast for what it is: critical sections are a look-up or a few fields, nothing is formatted or copied inside, and the mutex
+//! is std's, which spins before it sleeps. `ratios` throws its rows away when a bind costs more than 25 uncontended read-modify-write
+//! pairs.
 
 use super::{DEVICE, DEVICES, Peer, next_identity};
 use liveslot::{DeviceAllocator, DeviceKey, HostAllocator};

@@ -179,7 +179,8 @@ fn rmw_pair<'f>() -> Work<'f> {
     })
 }
 
-/// The least that finding a candidate through a slot and counting oneself in and out can cost. One loop, not the sum of two: some of it overlaps.
+/// The least that finding a candidate through a slot and counting oneself in and out can cost. One loop, not the sum of two: some of it
+/// overlaps.
 fn floor(fixture: &Fixture) -> Work<'_> {
     let line = Box::new(CachePadded::new(AtomicU64::new(0)));
     repeat(move || {
@@ -258,8 +259,8 @@ fn bind_registered(liveslot: &Liveslot) -> Work<'_> {
     })
 }
 
-// Work on memory. Each thread has its own binding and allocations; the mechanism is the same. The loops of liveslot and of the crate that it
-// replaces are in `peers::drop_in`.
+// Work on memory. Each thread has its own binding and allocations; the mechanism is the same. The loops of liveslot and of the crate that
+// it replaces are in `peers::drop_in`.
 
 pub(crate) const BYTES: usize = 64;
 pub(crate) const ALIGN: usize = 16;

@@ -64,8 +64,8 @@ struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
 
-    /// Pause between two steps of the control thread, in microseconds, up to 60 000 000; 0 only yields. A step selects one to eight times in a row and may
-    /// retire or register one mechanism, or lose the device
+    /// Pause between two steps of the control thread, in microseconds, up to 60 000 000; 0 only yields. A step selects one to eight times
+    /// in a row and may retire or register one mechanism, or lose the device
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(0..=60_000_000))]
     swap_every: u32,
 

@@ -1,9 +1,9 @@
 //! A worker: bind, allocate, fill, verify through `with_view`, release, and tell right answers from wrong ones.
 //!
-//! Rounds are short and vary: some begin with binds in a row, a binding serves one to four allocations, some allocations are put aside and released
-//! after the selection has moved on, some are handed to the next worker and released there, some views are used once
-//! more after the release, some bindings are kept until their mechanism is dead. Now and then a `with_view` closure
-//! yields, so that the control thread finds operations in flight also where there are fewer cores than threads.
+//! Rounds are short and vary: some begin with binds in a row, a binding serves one to four allocations, some allocations are put aside and
+//! released after the selection has moved on, some are handed to the next worker and released there, some views are used once more after
+//! the release, some bindings are kept until their mechanism is dead. Now and then a `with_view` closure yields, so that the control thread
+//! finds operations in flight also where there are fewer cores than threads.
 //!
 //! Where the allocator has pages to commit, blocks are larger than what is filled, some are committed after they were
 //! made, and some lose half of their pages while they are held. Every allocation has an owner, and ends in one of these ways:

@@ -80,8 +80,8 @@ impl State {
     }
 }
 
-/// C049, R65: an address is handed out again while the release that freed it has not ended. The new allocation's record outlives the old one's,
-/// and both are counted by themselves.
+/// C049, R65: an address is handed out again while the release that freed it has not ended. The new allocation's record outlives the old
+/// one's, and both are counted by themselves.
 #[test]
 fn an_address_handed_out_again_has_a_record_of_its_own() {
     /// Whether the place was ever found taken, and ever free.

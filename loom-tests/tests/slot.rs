@@ -353,8 +353,8 @@ fn one_candidate_is_selected_twice() {
     );
 }
 
-/// R24, I2: nobody is given the candidate of a select that fails, or nothing while its predecessor lives; and who meets the undecided record
-/// decides it as its author would have.
+/// R24, I2: nobody is given the candidate of a select that fails, or nothing while its predecessor lives; and who meets the undecided
+/// record decides it as its author would have.
 #[test]
 fn a_reader_sees_no_failed_select() {
     outcomes(

@@ -1,7 +1,7 @@
 //! The contract that an allocator signs, and the types that its capabilities use.
 
 use super::{AllocationReleaseOutcome, DeviceKey, ReleaseAccounting, SharedMapping, VirtualBacking};
-use crate::error::MemoryError;
+use crate::{error::MemoryError, sync::Arc};
 use std::any::Any;
 use std::fmt::Debug;
 use std::ptr::NonNull;
@@ -188,7 +188,8 @@ pub trait DeviceAllocator: Send + Sync + Debug {
     /// of `bytes` bytes.
     ///
     /// Whatever is reported, the call is not repeated: a residual and a failure are quarantined until the termination of
-    /// the provider context is confirmed. A failure promises that nothing was released.
+    /// the provider context is confirmed. A failure promises that nothing was released. The library keeps the fact and not the text of a
+    /// failure: an allocator that wants its reason to be seen logs it before it returns.
     ///
     /// # Safety
     ///
@@ -216,5 +217,44 @@ pub trait DeviceAllocator: Send + Sync + Debug {
     /// The allocator's shared physical ranges, if it offers them. `None` as provided.
     fn as_shared_mapping(&self) -> Option<&dyn SharedMapping> {
         None
+    }
+}
+
+/// A shared allocator is an allocator: every method is the inner one's, the provided ones included. So a wrapper that takes an allocator by
+/// value takes an `Arc<dyn DeviceAllocator>` too.
+impl<A: DeviceAllocator + ?Sized> DeviceAllocator for Arc<A> {
+    fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {
+        (**self).allocate(bytes, align)
+    }
+
+    unsafe fn deallocate(&self, ptr: NonNull<u8>, bytes: usize, align: usize) {
+        // SAFETY: the caller's promise is passed on, with its arguments; here and below.
+        unsafe { (**self).deallocate(ptr, bytes, align) }
+    }
+
+    unsafe fn deallocate_with_unmapped(&self, ptr: NonNull<u8>, bytes: usize, align: usize) -> u64 {
+        // SAFETY: as above.
+        unsafe { (**self).deallocate_with_unmapped(ptr, bytes, align) }
+    }
+
+    unsafe fn release(&self, ptr: NonNull<u8>, bytes: usize, align: usize) -> AllocationReleaseOutcome {
+        // SAFETY: as above.
+        unsafe { (**self).release(ptr, bytes, align) }
+    }
+
+    fn device(&self) -> DeviceKey {
+        (**self).device()
+    }
+
+    fn commits_on_demand(&self) -> bool {
+        (**self).commits_on_demand()
+    }
+
+    fn as_virtual_backing(&self) -> Option<&dyn VirtualBacking> {
+        (**self).as_virtual_backing()
+    }
+
+    fn as_shared_mapping(&self) -> Option<&dyn SharedMapping> {
+        (**self).as_shared_mapping()
     }
 }

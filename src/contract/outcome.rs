@@ -151,7 +151,7 @@ pub struct ResidualOwnership {
     pub align: usize,
 }
 
-/// Why an allocator released nothing. It displays as the reason given.
+/// Why an allocator released nothing. It displays as the reason given. The library keeps that there was a failure, and not its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseFailure {
     reason: Arc<str>,

@@ -137,8 +137,8 @@ impl MemoryBinding {
         Ok(self.record(operation, generation, pointer, bytes, align))
     }
 
-    /// Takes over memory that this binding's mechanism has made: from now on it is as if allocated through this binding. Calls no
-    /// allocator.
+    /// Takes over memory that this binding's mechanism has made: from now on it is as if made with
+    /// [`allocate_owning`](Self::allocate_owning). Calls no allocator.
     ///
     /// # Safety
     ///

@@ -171,8 +171,8 @@ impl OwningAllocation {
     ///
     /// # Errors
     ///
-    /// [`OwningReleaseError`] hands the owner back as it was: [`BindingError::OutstandingViews`] while there are owned views, whatever else is
-    /// wrong; then as [`MemoryBinding::prepare_release`].
+    /// [`OwningReleaseError`] hands the owner back as it was: [`BindingError::OutstandingViews`] while there are owned views, whatever else
+    /// is wrong; then as [`MemoryBinding::prepare_release`].
     ///
     /// # Progress
     ///
@@ -203,7 +203,7 @@ impl OwningAllocation {
     }
 
     /// Prepares the release and hands it to `queue`. What the queue refuses is retained in the quarantine, for the reason
-    /// [`EnqueueRejected`](QuarantineReason::EnqueueRejected); the disposition says so.
+    /// [`EnqueueRejected`](QuarantineReason::EnqueueRejected); the disposition says so. A queue in an `Arc` is passed as `&*queue`.
     ///
     /// # Errors
     ///

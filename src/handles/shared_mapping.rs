@@ -1,7 +1,7 @@
 //! One piece of physical memory in many allocations, through the binding they were made with.
 //!
-//! Prefixes are in no count and block nothing: one may outlive the removal of its mechanism, and its destructor may reach the device after the end
-//! of its context has been confirmed. It is destroyed before the pins that it holds are let go.
+//! Prefixes are in no count and block nothing: one may outlive the removal of its mechanism, and its destructor may reach the device after
+//! the end of its context has been confirmed. It is destroyed before the pins that it holds are let go.
 //!
 //! | operation | progress, the user's own code excepted | cost beside it |
 //! | --- | --- | --- |
@@ -117,8 +117,8 @@ impl fmt::Debug for BoundSharedMapping {
 
 /// A piece of physical memory that can be mapped into the allocations of one binding.
 ///
-/// Counted nowhere: it keeps neither its context's end from being confirmed nor its mechanism from being removed. It keeps allocator, authority
-/// and provider context alive, and is destroyed before they are.
+/// Counted nowhere: it keeps neither its context's end from being confirmed nor its mechanism from being removed. It keeps allocator,
+/// authority and provider context alive, and is destroyed before they are.
 pub struct BoundSharedPrefix {
     /// There until the drop.
     prefix: Option<Box<dyn SharedDevicePrefix>>,
@@ -132,7 +132,8 @@ impl BoundSharedPrefix {
         self.binding.identity()
     }
 
-    /// As the prefix says, in every lifecycle.
+    /// As the prefix says, in every lifecycle. With `VirtualMemory` it is an address of the process, through which the prefix is filled:
+    /// [`std::ptr::with_exposed_provenance_mut`] makes it a pointer.
     #[must_use]
     pub fn device_ptr(&self) -> u64 {
         self.prefix().device_ptr()

@@ -21,8 +21,8 @@ use std::{fmt, ops::Range};
 ///
 /// # Errors
 ///
-/// Every call that reaches the capability is refused with [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`] unless the mechanism
-/// is Active, and with [`BindingError::IdentityExhausted`] if a counter is full; then, for each allocation in order, with
+/// Every call that reaches the capability is refused with [`BindingError::InactiveMechanism`] or [`BindingError::DeviceLost`] unless the
+/// mechanism is Active, and with [`BindingError::IdentityExhausted`] if a counter is full; then, for each allocation in order, with
 /// [`BindingError::BindingMismatch`] if it is of another binding and with [`BindingError::StaleAllocation`] if it was released. What the
 /// capability answers becomes [`BindingError::Memory`].
 ///

@@ -167,7 +167,8 @@ impl Budget {
         self.snapshot().free
     }
 
-    /// The most bytes that were ever taken, used and quarantined together. No sample of [`used`](Self::used) was above it.
+    /// The most bytes that were ever taken, used and quarantined together, by allocations that the allocator then refused included. No
+    /// sample of [`used`](Self::used) was above it.
     ///
     /// # Progress
     ///

@@ -103,11 +103,11 @@ const OUTSIDE: &str = "the range does not lie in the allocation";
 /// | **decommit** | the later is refused | the later is refused | the later is refused |
 /// | **mapping of a prefix** | the later is refused | the later is refused | the later is refused |
 ///
-/// Refused is the whole call, with [`MemoryError::AllocationFailed`] and a reason that says so; nothing of it is done.
-/// Beyond 62 commits of one page at the same time a commit is refused in the same way. A commit of pages that are
-/// committed, and a decommit of pages that are not, succeed without taking any. A commit of several pages is no one step for others: a decommit that
-/// starts when a page is committed may undo it before the commit returns. Who decommits what another still accesses
-/// ends the process, as with any memory that is given back too early.
+/// Refused is the whole call, with [`MemoryError::AllocationFailed`] and a reason that says so; nothing of it is done. Beyond 62 commits of
+/// one page at the same time a commit is refused in the same way. A commit of pages that are committed, and a decommit of pages that are
+/// not, succeed without taking any. A commit of several pages is no one step for others: a decommit that starts when a page is committed
+/// may undo it before the commit returns. Who decommits what another still accesses ends the process, as with any memory that is given back
+/// too early.
 ///
 /// # Progress
 ///

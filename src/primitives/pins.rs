@@ -184,7 +184,8 @@ impl Pins {
     /// Live → queued, at home. The caller has won the record's right to be released.
     #[inline]
     pub fn queue(&self, home: Home) -> Result<(), Refused> {
-        // AcqRel: Acquire as in `enter`; Release, so that what was done before happens-before whatever finds it counted. Pairs with `totals`.
+        // AcqRel: Acquire as in `enter`; Release, so that what was done before happens-before whatever finds it counted. Pairs with
+        // `totals`.
         let before = self.stripe(home).admission.fetch_add(QUEUED.wrapping_sub(LIVE), AcqRel);
         if before & LOST != 0 || Totals::of(before).queued as u64 >= QUEUED_LIMIT {
             return Err(self.undo_queue(home, before));

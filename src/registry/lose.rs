@@ -7,7 +7,7 @@
 use super::{BindingRegistry, RegisteredProviderContext};
 use crate::{
     contract::DeviceKey,
-    error::BindingError,
+    error::{BindingError, CONFIRMATION},
     mechanism::Mechanism,
     primitives::{MechanismLifecycle, liveness::Step, table::Found},
     sync::{
@@ -25,6 +25,31 @@ impl BindingRegistry {
     /// An operation that was counted before ends as it ends, and its result is taken as it is. That includes an allocator's
     /// `release` that had been decided upon and not entered yet. The reason of a mechanism's first loss stays. Mechanisms
     /// are marked one after the other: for the length of the call, one may be lost and another still allocate.
+    ///
+    /// The way down from here makes no call of the allocator: prepared releases are executed, dropped or quarantined, which retains
+    /// them; the provider context's end is confirmed, which writes off what is left; the mechanism is removed.
+    ///
+    /// ```
+    /// use liveslot::{BindingRegistry, DeviceKey, HostAllocator, release::BoundedQueue};
+    /// use std::sync::Arc;
+    ///
+    /// let registry = BindingRegistry::new()?;
+    /// let context = registry.register_provider_context(DeviceKey::HOST, Arc::new(()))?;
+    /// let authority = registry.register_authority(DeviceKey::HOST, Arc::new(()))?;
+    /// let mechanism = registry.register_allocator(context, authority, Arc::new(HostAllocator))?;
+    /// let binding = registry.bind(DeviceKey::HOST)?;
+    /// let queue = BoundedQueue::new(8);
+    /// binding.allocate_owning(64, 8)?.release_deferred(&queue)?;
+    /// let live = binding.allocate(64, 8)?;
+    ///
+    /// registry.invalidate_device(DeviceKey::HOST, "the driver was reset")?;
+    /// assert!(registry.confirm_context_terminated(context).is_err()); // a release is still queued
+    /// assert_eq!(queue.lose().quarantined, 1);
+    /// registry.confirm_context_terminated(context)?; // what is live doesn't stand in its way
+    /// registry.remove(mechanism)?;
+    /// drop((live, binding)); // the last hold: the allocator is destroyed here
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -91,11 +116,7 @@ impl BindingRegistry {
                     });
                 }
                 lifecycle @ (MechanismLifecycle::Active | MechanismLifecycle::Retired) => {
-                    return Err(BindingError::InactiveMechanism {
-                        mechanism: snapshot.identity,
-                        lifecycle,
-                        operation: "confirming the end of its context",
-                    });
+                    return Err(BindingError::InactiveMechanism { mechanism: snapshot.identity, lifecycle, operation: CONFIRMATION });
                 }
             }
         }

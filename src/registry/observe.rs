@@ -17,7 +17,8 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free but for the epoch, whose pin is lock-free: one load per stripe; unless the mechanism is Active, at most one read-modify-write per stripe.
+    /// Wait-free but for the epoch, whose pin is lock-free: one load per stripe; unless the mechanism is Active, at most one
+    /// read-modify-write per stripe.
     pub fn snapshot(&self, mechanism: RegisteredMechanism) -> Result<MechanismSnapshot, BindingError> {
         let guard = epoch::pin();
         Ok(self.inner.mechanism(mechanism, &guard)?.1.snapshot())

@@ -1,7 +1,7 @@
 //! A queue for releases that wait, ready to use: [`BoundedQueue`], and what its calls report.
 //!
-//! What a queue has to do is [`DeferredReleaseQueue`](crate::DeferredReleaseQueue); this one keeps requests until somebody who knows that the
-//! device has done with their memory asks for them. It calls nobody by itself and has no thread of its own.
+//! What a queue has to do is [`DeferredReleaseQueue`](crate::DeferredReleaseQueue); this one keeps requests until somebody who knows that
+//! the device has done with their memory asks for them. It calls nobody by itself and has no thread of its own.
 //!
 //! ```
 //! use liveslot::{BindingRegistry, DeferredReleaseQueue, DeviceKey, HostAllocator, release::BoundedQueue};
@@ -23,8 +23,9 @@
 //!
 //! # Stream order
 //!
-//! Work on a device ends in its own order. So a request can carry a *marker* of the moment from which on its memory is free (an event that was
-//! recorded, a fence's value), and [`BoundedQueue::drain_ready`] executes those whose moment has come. One that never comes keeps nobody else:
+//! Work on a device ends in its own order. So a request can carry a *marker* of the moment from which on its memory is free (an event that
+//! was recorded, a fence's value), and [`BoundedQueue::drain_ready`] executes those whose moment has come. One that never comes keeps
+//! nobody else:
 //!
 //! ```
 //! use liveslot::{DeferredEnqueueError, DeferredReleaseQueue, PreparedAllocationRelease, release::{BoundedQueue, Drained}};

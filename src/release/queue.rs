@@ -1,8 +1,8 @@
 //! The bounded queue.
 //!
 //! A request that enters gets a [ticket](Ticket) at the [door](Door), which knows the capacity and the end; then one of as many
-//! [places](Places). Whoever wants it takes it out of its place by that ticket, which has one winner; then the place is freed, then there is
-//! room at the door, and only then does anything of the user's run: nothing is held while a request is executed or retained.
+//! [places](Places). Whoever wants it takes it out of its place by that ticket, which has one winner; then the place is freed, then there
+//! is room at the door, and only then does anything of the user's run: nothing is held while a request is executed or retained.
 //!
 //! Draining looks at all places once, sorts what it has seen by ticket, and takes the oldest first. A request that isn't ready is put
 //! back where it was, with the ticket that it had; while it is being asked for it is in one drainer's hands, and the others pass it by.
@@ -43,13 +43,13 @@ use std::fmt;
 /// A bounded queue of releases, each with a marker of the moment from which on it is *ready*, oldest first.
 ///
 /// It is lock-free: a thread that is stopped in the middle of any call keeps the request it has in hand, at most a place in the queue with
-/// it, and nobody else. One that executes a release for ever keeps no place. Every method may be called from several threads at once, and from whatever runs within
-/// another call of the same queue.
+/// it, and nobody else. One that executes a release for ever keeps no place. Every method may be called from several threads at once, and
+/// from whatever runs within another call of the same queue.
 ///
 /// Dropping it retains what is inside as abandoned: close it first to have that done for a reason.
 ///
-/// It takes 16 bytes, and what a marker takes, for each request of about the most that ever waited at once, rounded up to 64 · (2ⁿ − 1) or down to the
-/// capacity.
+/// It takes 16 bytes, and what a marker takes, for each request of about the most that ever waited at once, rounded up to 64 · (2ⁿ − 1) or
+/// down to the capacity.
 ///
 /// See [the module](crate::release) for examples.
 pub struct BoundedQueue<M = ()> {
@@ -115,7 +115,8 @@ impl BoundedQueue {
 impl<M> BoundedQueue<M> {
     /// A queue for at most `capacity` requests at once, each of which comes with a marker.
     ///
-    /// A marker is moved, handed to [`drain_ready`](Self::drain_ready)'s closure, and dropped after its request has ended, or when that is refused.
+    /// A marker is moved, handed to [`drain_ready`](Self::drain_ready)'s closure, and dropped after its request has ended, or when that is
+    /// refused.
     #[must_use]
     pub fn with_markers(capacity: usize) -> Self {
         Self { door: Door::new(capacity), places: Places::new(capacity) }
@@ -203,10 +204,11 @@ impl<M> BoundedQueue<M> {
     /// Executes, on this thread, the oldest requests that are ready, at most `limit`. The others stay, as old as they were.
     ///
     /// Every request that was there before the call is asked for at most once, the oldest first, unless it is in the hands of another call.
-    /// One whose device is lost is ready without being asked for: its release reaches no allocator, and nothing can be said of its work any more.
+    /// One whose device is lost is ready without being asked for: its release reaches no allocator, and nothing can be said of its work any
+    /// more.
     ///
-    /// While `ready` runs, the request that it is asked about is in this call's hands, with its place; nothing else is held, and nothing at all
-    /// while an allocator or a marker's destructor runs. They may enqueue, drain and close.
+    /// While `ready` runs, the request that it is asked about is in this call's hands, with its place; nothing else is held, and nothing at
+    /// all while an allocator or a marker's destructor runs. They may enqueue, drain and close.
     ///
     /// # Panics
     ///
@@ -241,7 +243,8 @@ impl<M> BoundedQueue<M> {
     /// Takes no more requests, and retains those that wait, for the reason
     /// [`EnqueueRejected`](QuarantineReason::EnqueueRejected)`(Closed)`. Calls no allocator. Closing again is closing once.
     ///
-    /// When it returns, nothing waits but what is in the middle of another call; that call retains it in the same way, hands it back, or executes it.
+    /// When it returns, nothing waits but what is in the middle of another call; that call retains it in the same way, hands it back, or
+    /// executes it.
     ///
     /// # Panics
     ///
@@ -255,8 +258,8 @@ impl<M> BoundedQueue<M> {
         self.end(End::Closed)
     }
 
-    /// As [`close`](Self::close), because the device is lost, whether or not the registry has been told: what waits, of whichever device, is retained
-    /// [as lost](PreparedAllocationRelease::quarantine_device_lost), and the rejection is
+    /// As [`close`](Self::close), because the device is lost, whether or not the registry has been told: what waits, of whichever device,
+    /// is retained [as lost](PreparedAllocationRelease::quarantine_device_lost), and the rejection is
     /// [`DeviceLost`](DeferredEnqueueRejection::DeviceLost) from now on, also if the queue had been closed.
     ///
     /// # Panics

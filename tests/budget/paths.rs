@@ -297,3 +297,28 @@ fn printing_leaves_the_allocator_alone() {
     assert!(script.calls().is_empty());
     assert!(allocator.allocator().capable && Arc::ptr_eq(allocator.budget(), &budget));
 }
+
+/// R152: a shared allocator can be wrapped as it is: every call reaches the method of the same name, the provided ones' own versions
+/// included.
+#[test]
+fn a_shared_allocator_is_wrapped_as_it_is() {
+    let (script, budget) = (Script::new(), Arc::new(Budget::new(100)));
+    let shared: Arc<dyn DeviceAllocator> = Arc::new(Double { script: Arc::clone(&script), capable: true });
+    let allocator = BudgetedAllocator::new(Arc::clone(&shared), Arc::clone(&budget), MemoryRole::Weights);
+    assert_eq!((allocator.device(), allocator.commits_on_demand()), (shared.device(), true));
+    assert!(allocator.as_virtual_backing().is_some() && allocator.as_shared_mapping().is_some());
+    type Ending = fn(&BudgetedAllocator<Arc<dyn DeviceAllocator>>);
+    // SAFETY: the double has no memory; each allocation ends once, here and below.
+    let release: Ending = |allocator| drop(unsafe { allocator.release(NonNull::dangling(), 60, 8) });
+    // SAFETY: as above.
+    let deallocate: Ending = |allocator| unsafe { allocator.deallocate(NonNull::dangling(), 60, 8) };
+    // SAFETY: as above.
+    let with_unmapped: Ending = |allocator| assert_eq!(unsafe { allocator.deallocate_with_unmapped(NonNull::dangling(), 60, 8) }, 3);
+    for (ending, call) in [(release, "release 60 8"), (deallocate, "deallocate 60 8"), (with_unmapped, "deallocate_with_unmapped 60 8")] {
+        allocator.allocate(60, 8).unwrap();
+        figures(&budget, [60, 0, 40, 60]);
+        ending(&allocator);
+        figures(&budget, [0, 0, 100, 60]);
+        assert_eq!(script.calls(), ["allocate 60 8", call]);
+    }
+}

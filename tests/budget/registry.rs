@@ -118,8 +118,8 @@ fn everything_is_dropped() {
     assert_eq!(Arc::strong_count(&budget), 1);
 }
 
-/// C082, R115: a device that is lost while an allocation is being made: whether that then comes to be, fails or panics, nothing stays charged
-/// once everything is gone.
+/// C082, R115: a device that is lost while an allocation is being made: whether that then comes to be, fails or panics, nothing stays
+/// charged once everything is gone.
 #[test]
 fn loss_within_an_allocation() {
     for ending in [|| Ok(()), || Err(failure()), || throw()] {
@@ -221,8 +221,8 @@ fn adopted_memory_was_charged_when_it_was_made() {
     figures(&rig.budget, [0, 0, 100, 60]);
 }
 
-/// R49, R77, R78, R81: through a binding's handles an allocation with backing and a prefix are charged, and a prefix that is the last to go is
-/// refunded before the allocator.
+/// R49, R77, R78, R81: through a binding's handles an allocation with backing and a prefix are charged, and a prefix that is the last to go
+/// is refunded before the allocator.
 #[test]
 fn capabilities_of_a_binding() {
     let rig = Rig::new(100);

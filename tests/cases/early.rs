@@ -202,7 +202,8 @@ fn removed_and_abandoned_add_up() {
     assert_eq!(rest[100..], ["Q dropped", "C dropped"]);
 }
 
-/// C072: what refers to a binding keeps it: an allocation's, a view's. (That a borrowed one cannot outlive its owner is in the library's docs.)
+/// C072: what refers to a binding keeps it: an allocation's, a view's. (That a borrowed one cannot outlive its owner is in the library's
+/// docs.)
 #[test]
 fn what_refers_to_a_binding_keeps_it() {
     let Rig { registry, log, .. } = Rig::new();

@@ -16,8 +16,8 @@ impl Reach {
         Self { registry: rig.registry.clone(), mechanism: rig.mechanism }
     }
 
-    /// Does a whole life beside `mechanism` on its device, works with `mechanism` as far as its lifecycle allows, loses another device. Each call
-    /// must return; what it leaves behind is what it found, except that `mechanism` is selected, if it can be.
+    /// Does a whole life beside `mechanism` on its device, works with `mechanism` as far as its lifecycle allows, loses another device.
+    /// Each call must return; what it leaves behind is what it found, except that `mechanism` is selected, if it can be.
     pub fn whole_api(self) {
         let Self { registry, mechanism } = self;
         let (context, authority, beside) = life(&registry, DEVICE);

@@ -25,7 +25,8 @@ fn a_loss_leaves_neither_the_candidate_nor_its_predecessor() {
     }
 }
 
-/// R121: a selection meets a loss that is on its way: it is `Ok` as long as its candidate is not marked, and in no case the candidate stays.
+/// R121: a selection meets a loss that is on its way: it is `Ok` as long as its candidate is not marked, and in no case the candidate
+/// stays.
 #[test]
 fn a_selection_during_a_loss_does_not_stay() {
     for step in [Listed, Lost, Marked] {
@@ -43,8 +44,8 @@ fn a_selection_during_a_loss_does_not_stay() {
     }
 }
 
-/// R20, R121: the candidate has failed, and the device is lost while its predecessor is put back: that does not stay, whether the loss comes to
-/// the slot itself or is stopped before.
+/// R20, R121: the candidate has failed, and the device is lost while its predecessor is put back: that does not stay, whether the loss
+/// comes to the slot itself or is stopped before.
 #[test]
 fn a_predecessor_that_is_lost_while_it_is_put_back_does_not_stay() {
     watched(|| {
@@ -144,8 +145,8 @@ fn an_operation_that_is_not_counted_before_the_loss_is_refused() {
     all_steps_were_reached();
 }
 
-/// R36, R136, R111: a loss is stopped when the word says so and no stripe does. Who decides on the word closes the stripes itself: so a context whose
-/// end is confirmed then lets nobody in, not even an operation that had seen the word before.
+/// R36, R136, R111: a loss is stopped when the word says so and no stripe does. Who decides on the word closes the stripes itself: so a
+/// context whose end is confirmed then lets nobody in, not even an operation that had seen the word before.
 #[test]
 fn a_stopped_loss_lets_nobody_in_after_the_end_of_its_context() {
     watched(|| {

@@ -21,8 +21,9 @@ fn an_operation_that_is_not_counted_before_the_retirement_is_refused() {
     all_steps_were_reached();
 }
 
-/// R42, R47, R111: a retirement is stopped when the word says so, and neither the stripes nor the slot do. Another thread retires the mechanism as
-/// well and removes it, or removes it only: nothing is left in the slot, and nobody is let in, not even an operation that had seen the word before.
+/// R42, R47, R111: a retirement is stopped when the word says so, and neither the stripes nor the slot do. Another thread retires the
+/// mechanism as well and removes it, or removes it only: nothing is left in the slot, and nobody is let in, not even an operation that had
+/// seen the word before.
 #[test]
 fn a_stopped_retirement_lets_nobody_into_a_removed_mechanism() {
     watched(|| {
@@ -70,8 +71,8 @@ fn a_marked_mechanism_is_nobodys() {
     all_steps_were_reached();
 }
 
-/// C051, R139: a removal has found what it is to remove, and another one removes that and registers a successor: the first is told that there is
-/// nothing to remove, and the successor stays.
+/// C051, R139: a removal has found what it is to remove, and another one removes that and registers a successor: the first is told that
+/// there is nothing to remove, and the successor stays.
 #[test]
 fn a_late_removal_leaves_the_successor_alone() {
     let (site, p) = Site::selecting();
@@ -89,8 +90,8 @@ fn a_late_removal_leaves_the_successor_alone() {
     all_steps_were_reached();
 }
 
-/// R46, R48, R143: a removal is stopped behind its mark: its context and its authority may go, and what the mechanism needs of them stays until the
-/// allocator has been destroyed.
+/// R46, R48, R143: a removal is stopped behind its mark: its context and its authority may go, and what the mechanism needs of them stays
+/// until the allocator has been destroyed.
 #[test]
 fn context_and_authority_may_go_before_a_stopped_removal_ends() {
     watched(|| {
@@ -106,7 +107,8 @@ fn context_and_authority_may_go_before_a_stopped_removal_ends() {
     });
 }
 
-/// R144, G6: a registration has counted itself as a user of its context and its authority before anybody can find it: neither can be removed.
+/// R144, G6: a registration has counted itself as a user of its context and its authority before anybody can find it: neither can be
+/// removed.
 #[test]
 fn a_registration_keeps_its_context_and_its_authority() {
     let site = Site::new();

@@ -106,8 +106,8 @@ fn a_selection_decided_before_the_retirement_is_ok() {
     });
 }
 
-/// R20: the predecessor is retired before the candidate fails: neither is selected, whether the candidate's retirement takes the record out or,
-/// both retirements being stopped, the selection itself.
+/// R20: the predecessor is retired before the candidate fails: neither is selected, whether the candidate's retirement takes the record out
+/// or, both retirements being stopped, the selection itself.
 #[test]
 fn a_retired_predecessor_is_not_restored() {
     watched(|| {
@@ -482,8 +482,8 @@ fn a_binding_by_token_meets_the_end_of_its_mechanism() {
     all_steps_were_reached();
 }
 
-/// C019, R13, R24: until the first registration has come to the slot nobody is bound, and from then on to nothing else, though it has not been decided
-/// upon.
+/// C019, R13, R24: until the first registration has come to the slot nobody is bound, and from then on to nothing else, though it has not
+/// been decided upon.
 #[test]
 fn the_first_registration_is_bound_once_it_is_published() {
     let site = Site::new();

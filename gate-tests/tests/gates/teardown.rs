@@ -1,5 +1,5 @@
-//! The last pin of a mechanism, of every kind that there is: allocator, authority and context are destroyed in this order, once each, before
-//! the pin's drop returns, on the thread that drops it.
+//! The last pin of a mechanism, of every kind that there is: allocator, authority and context are destroyed in this order, once each,
+//! before the pin's drop returns, on the thread that drops it.
 
 use crate::support::{Calls, DEVICE, End, IN_ORDER, Site, all_steps_were_reached, at};
 use liveslot_gated::{BindingError, MemoryBinding, RegisteredMechanism, internals::gates::Step::Found};
@@ -59,8 +59,8 @@ const LETTING_GO: [(&str, LettingGo); 2] = [
     }),
 ];
 
-/// R48, R50, R57: a pin of each kind keeps everything when the registry has let go, and is the last; the allocator finds authority and context
-/// alive when it is destroyed.
+/// R48, R50, R57: a pin of each kind keeps everything when the registry has let go, and is the last; the allocator finds authority and
+/// context alive when it is destroyed.
 #[test]
 fn the_last_pin_destroys_in_order() {
     for (kind, make) in KINDS {

@@ -1,4 +1,5 @@
-//! R35, R82, R83, R86, R102, R136, R138, R146–R148: owners and their views against each other, against the ends of a life, and against observers.
+//! R35, R82, R83, R86, R102, R136, R138, R146–R148: owners and their views against each other, against the ends of a life, and against
+//! observers.
 
 use super::{
     outcomes::{came_to, outcomes},
@@ -231,7 +232,8 @@ fn last_view_drop_and_release_and_invalidate() {
     });
 }
 
-/// R64, R86: an owner is dropped while somebody looks at its memory: the look is granted or the view is stale, and the allocation is retained.
+/// R64, R86: an owner is dropped while somebody looks at its memory: the look is granted or the view is stale, and the allocation is
+/// retained.
 #[test]
 fn with_view_and_owner_drop() {
     let look = |owned: &Owned| {

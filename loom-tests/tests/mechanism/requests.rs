@@ -1,4 +1,5 @@
-//! R88, R90–R94, R98, R102, R104, R131–R136, R138, R148: prepared releases against each other, against the ends of a life, and against observers.
+//! R88, R90–R94, R98, R102, R104, R131–R136, R138, R148: prepared releases against each other, against the ends of a life, and against
+//! observers.
 
 use super::{
     outcomes::{came_to, outcomes},
@@ -181,7 +182,8 @@ fn a_refused_execute_and_invalidate() {
     });
 }
 
-/// R88, R136: a request keeps the end from being confirmed until it has ended. After the end nobody reaches the device, and nothing is recorded.
+/// R88, R136: a request keeps the end from being confirmed until it has ended. After the end nobody reaches the device, and nothing is
+/// recorded.
 #[test]
 fn execute_and_confirm() {
     outcomes(&["granted, released", "granted, lost", "Busy(1), released", "Busy(1), lost"], || {
@@ -265,7 +267,8 @@ fn execute_and_remove_when_lost() {
     });
 }
 
-/// R98, R102: a request that is executed is queued, then gone. It is settled on another thread than it was prepared on, and where it was counted.
+/// R98, R102: a request that is executed is queued, then gone. It is settled on another thread than it was prepared on, and where it was
+/// counted.
 #[test]
 fn snapshot_and_execute() {
     outcomes(&["queued", "gone"], || {
@@ -322,7 +325,8 @@ fn snapshot_and_execute_and_invalidate() {
     });
 }
 
-/// R102, R148: one is released and one is retained at the same time: an observer counts each of them at most once, and what is retained always.
+/// R102, R148: one is released and one is retained at the same time: an observer counts each of them at most once, and what is retained
+/// always.
 #[test]
 fn snapshot_and_execute_and_quarantine() {
     outcomes(&["[2, 0, 2, 0]", "[1, 0, 1, 0]", "[1, 0, 1, 1]", "[0, 0, 0, 1]"], || {

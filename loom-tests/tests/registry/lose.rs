@@ -33,7 +33,8 @@ fn invalidate_and_invalidate() {
     });
 }
 
-/// R29, I3: once any loss has returned, nothing binds what it was told of, though the call that marked it is stopped on its way to the slot.
+/// R29, I3: once any loss has returned, nothing binds what it was told of, though the call that marked it is stopped on its way to the
+/// slot.
 #[test]
 fn invalidate_after_a_second_invalidate() {
     let after = |w: &World<1>| {

@@ -137,7 +137,8 @@ fn bind_and_invalidate() {
     });
 }
 
-/// R128, I3: once any `retire` has returned, nothing binds the mechanism, though the call that retired it is stopped on its way to the slot.
+/// R128, I3: once any `retire` has returned, nothing binds the mechanism, though the call that retired it is stopped on its way to the
+/// slot.
 #[test]
 fn bind_after_a_second_retire() {
     let after = |w: &World<1>| {

@@ -13,8 +13,8 @@ thread_local! {
     static OUTCOMES: RefCell<Outcomes> = RefCell::default();
 }
 
-/// Runs `race`, whose check says by [`came_to`] what has come of a schedule: one of `allowed`, and each of those comes of some schedule of some
-/// placement.
+/// Runs `race`, whose check says by [`came_to`] what has come of a schedule: one of `allowed`, and each of those comes of some schedule of
+/// some placement.
 pub fn outcomes(allowed: &'static [&'static str], race: impl FnOnce()) {
     OUTCOMES.set(Outcomes { allowed, met: BTreeSet::new() });
     race();

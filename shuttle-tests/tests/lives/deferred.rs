@@ -206,9 +206,9 @@ fn unviewed<T>(mut owner: OwningAllocation, release: impl Fn(OwningAllocation) -
     }
 }
 
-/// R36, R38, R42, R47, R82, R83, R86, R88, R91, R92, R94, R96, R132, R134, R136, R138, R146, R147, R148: owners come and go in all ways there are, their releases wait in a queue or with another
-/// thread, and the device is lost in the middle: all that was made is released, in the list, or live when it is written off; then what
-/// stood on the device is removed, and another mechanism takes its place.
+/// R36, R38, R42, R47, R82, R83, R86, R88, R91, R92, R94, R96, R132, R134, R136, R138, R146, R147, R148: owners come and go in all ways
+/// there are, their releases wait in a queue or with another thread, and the device is lost in the middle: all that was made is released,
+/// in the list, or live when it is written off; then what stood on the device is removed, and another mechanism takes its place.
 pub fn deferred_releases() {
     let world = World::new();
     let home = world.home();
@@ -271,8 +271,8 @@ pub fn deferred_releases() {
     world.ends();
 }
 
-/// R48, R88, R92, R94, R149: the registry goes while releases wait: they are executed, retained, or abandoned without it, and whoever lets the
-/// last pin go destroys, once and in order, with all given back that was not retained.
+/// R48, R88, R92, R94, R149: the registry goes while releases wait: they are executed, retained, or abandoned without it, and whoever lets
+/// the last pin go destroys, once and in order, with all given back that was not retained.
 pub fn requests_without_a_registry() {
     let world = World::new();
     let mechanism = world.register(&world.home());

@@ -40,8 +40,8 @@ pub fn swaps() {
     world.ends();
 }
 
-/// R18, R24: each mechanism is selected before the one before it is retired, and removed when its last caller has gone. So something is selected all the
-/// while, and every binding is granted, though it may be to one that refuses by the time that it is used.
+/// R18, R24: each mechanism is selected before the one before it is retired, and removed when its last caller has gone. So something is
+/// selected all the while, and every binding is granted, though it may be to one that refuses by the time that it is used.
 pub fn hand_overs() {
     let world = World::new();
     let home = world.home();
@@ -71,9 +71,9 @@ pub fn hand_overs() {
     world.ends();
 }
 
-/// R20, R22, R123: two selections whose candidates are retired meanwhile, and perhaps one that stays, and perhaps the end of the predecessor. If
-/// both have failed it is as if nobody had tried: nobody was given a candidate, nobody found nothing, and what was chosen besides, or the
-/// predecessor, is selected.
+/// R20, R22, R123: two selections whose candidates are retired meanwhile, and perhaps one that stays, and perhaps the end of the
+/// predecessor. If both have failed it is as if nobody had tried: nobody was given a candidate, nobody found nothing, and what was chosen
+/// besides, or the predecessor, is selected.
 pub fn failing_selections() {
     let world = World::new();
     let home = world.home();
@@ -122,8 +122,8 @@ pub fn failing_selections() {
     world.ends();
 }
 
-/// R13, R124 to R127: two registrations meet the end of what is selected, or a selection that may fail. Whatever is Active was registered behind that end,
-/// and then something Active is selected.
+/// R13, R124 to R127: two registrations meet the end of what is selected, or a selection that may fail. Whatever is Active was registered
+/// behind that end, and then something Active is selected.
 pub fn registrations() {
     let world = World::new();
     let home = world.home();
@@ -171,8 +171,8 @@ pub fn registrations() {
     world.ends();
 }
 
-/// R111, R129, R130, R136, R138: one thread ends a mechanism's life and others act on that at once: removing it, or confirming the end of its context. They are
-/// granted that only when nobody is inside, nor comes in any more.
+/// R111, R129, R130, R136, R138: one thread ends a mechanism's life and others act on that at once: removing it, or confirming the end of
+/// its context. They are granted that only when nobody is inside, nor comes in any more.
 pub fn ends_acted_upon_by_others() {
     let world = World::new();
     let home = world.home();
@@ -241,8 +241,8 @@ pub fn churn() {
     world.ends();
 }
 
-/// R28, R31, R36, R38, R42, R46, R130, R132, R134 to R136: the device is lost, its context ends when all calls have come back, what stood on it is removed, and the
-/// next mechanism takes its place.
+/// R28, R31, R36, R38, R42, R46, R130, R132, R134 to R136: the device is lost, its context ends when all calls have come back, what stood
+/// on it is removed, and the next mechanism takes its place.
 pub fn loss_and_recovery() {
     let world = World::new();
     let home = world.home();
@@ -283,8 +283,8 @@ pub fn loss_and_recovery() {
     world.ends();
 }
 
-/// R48, R50, R149: the handles of one mechanism and the registry let go on threads of their own, each having made and dropped another: who comes
-/// last destroys, once and in order.
+/// R48, R50, R149: the handles of one mechanism and the registry let go on threads of their own, each having made and dropped another: who
+/// comes last destroys, once and in order.
 pub fn last_handles() {
     let world = World::new();
     let home = world.home();

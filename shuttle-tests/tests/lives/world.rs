@@ -227,7 +227,8 @@ impl World {
         fates.iter().filter(|(_, (_, fate))| fate.over.load(SeqCst)).map(|(identity, _)| *identity).collect()
     }
 
-    /// Who ends a mechanism's life comes back when no slot has selected it any more, nor will again; a record that is about to fail may still be there.
+    /// Who ends a mechanism's life comes back when no slot has selected it any more, nor will again; a record that is about to fail may
+    /// still be there.
     fn names_nothing_that_is_over(&self) {
         let over = self.over();
         if let Some((true, Some((named, _)), ..)) = self.registry.raw_selection(DEVICE) {
@@ -350,8 +351,8 @@ impl World {
         Ok(())
     }
 
-    /// R36, R38, R47, R102: a lost mechanism that is seen without an operation owns what it owns for ever, until that is written off: all that
-    /// its allocator has given out and not got back, live or in the list. Waits for that, and returns the list.
+    /// R36, R38, R47, R102: a lost mechanism that is seen without an operation owns what it owns for ever, until that is written off: all
+    /// that its allocator has given out and not got back, live or in the list. Waits for that, and returns the list.
     pub fn left_behind(&self, mechanism: RegisteredMechanism) -> Vec<QuarantinedAllocation> {
         let mut seen = None;
         until(|| {
@@ -371,7 +372,8 @@ impl World {
         list
     }
 
-    /// R42, R47, R139: one removal succeeds, with nobody inside the allocator, nor ever again, and with everything given back that was not written off.
+    /// R42, R47, R139: one removal succeeds, with nobody inside the allocator, nor ever again, and with everything given back that was not
+    /// written off.
     pub fn remove(&self, mechanism: RegisteredMechanism) -> Result<(), BindingError> {
         self.registry.remove(mechanism)?;
         let fate = self.fate(mechanism.identity()).unwrap();
