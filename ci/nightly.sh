@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What takes too long for every change: the loom models at one more preemption bound, many more shuttle schedules, the sanitizer, a
-# longer run of the example. Variables that are set already win.
+# What takes too long for every change: the loom models at one more preemption bound, many more shuttle schedules, every planted mistake, the
+# sanitizer, a longer run of the example. Variables that are set already win.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,5 +8,6 @@ export LIVESLOT_LOOM_EXTRA_BOUND="${LIVESLOT_LOOM_EXTRA_BOUND:-4}"
 export LIVESLOT_SHUTTLE_ITERATIONS="${LIVESLOT_SHUTTLE_ITERATIONS:-200000}"
 cargo test --release --package loom-tests
 cargo test --release --package shuttle-tests
+ci/planted.sh --all
 ci/asan.sh
 ci/hot_swap.sh --seconds 60 --json

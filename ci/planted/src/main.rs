@@ -32,12 +32,14 @@ use edit::Planted;
 use plant::{Case, Plant, Run};
 use process::Ended;
 
-const USAGE: &str = "usage: planted [--only SUBSTRING] [--list] [--jobs N] [--root DIR]";
+const USAGE: &str = "usage: planted [--all | --only SUBSTRING] [--list] [--jobs N] [--root DIR]";
 
 /// What the command line asks for.
 struct Options {
     /// Plants with this in their name.
     only: String,
+    /// Those left to the longer sweep, too.
+    all: bool,
     /// Name the plants and run nothing.
     list: bool,
     /// Plants tried at once, each in a copy of its own.
@@ -49,11 +51,12 @@ struct Options {
 impl Options {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let jobs = thread::available_parallelism().map_or(1, |n| n.get().min(4));
-        let mut options = Options { only: String::new(), list: false, jobs, root: ".".into() };
+        let mut options = Options { only: String::new(), all: false, list: false, jobs, root: ".".into() };
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value\n{USAGE}"));
             match argument.as_str() {
                 "--only" => options.only = value()?,
+                "--all" => options.all = true,
                 "--list" => options.list = true,
                 "--jobs" => options.jobs = value()?.parse().ok().filter(|n| *n > 0).ok_or(USAGE)?,
                 "--root" => options.root = value()?.into(),
@@ -78,9 +81,14 @@ fn main() -> ExitCode {
 
 /// Tries the plants that are asked for and returns how many were missed.
 fn try_all(options: &Options) -> Result<usize, String> {
-    let plants = read_plants(&options.root.join("ci/planted/plants"), &options.only)?;
+    let mut plants = read_plants(&options.root.join("ci/planted/plants"), &options.only)?;
     if options.list {
         return Ok(list(&options.root, &plants));
+    }
+    if !options.all && options.only.is_empty() {
+        let known = plants.len();
+        plants.retain(|plant| !plant.nightly);
+        println!("{} of {known} plants; the others are tried with --all", plants.len());
     }
     let failed = |error: io::Error| format!("cannot work in the copies: {error}");
     let field = Field::prepare(options, &plants).map_err(failed)?;

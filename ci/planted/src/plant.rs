@@ -21,6 +21,8 @@ pub(crate) struct Plant {
     pub(crate) abort: bool,
     /// The run is a hang after this long.
     pub(crate) timeout: Duration,
+    /// Whether it is left to the longer sweep.
+    pub(crate) nightly: bool,
 }
 
 /// A literal replacement in one file.
@@ -92,7 +94,7 @@ impl Plant {
         let mut lines = Lines { rest: text.lines(), number: 0 };
         let mut once = BTreeSet::new();
         let (mut why, mut run, mut counter, mut timeout) = (None, None, None, TIMEOUT);
-        let (mut expect, mut edits, mut abort) = (Vec::new(), Vec::new(), false);
+        let (mut expect, mut edits, mut abort, mut nightly) = (Vec::new(), Vec::new(), false, false);
 
         while let Some(line) = lines.next() {
             let line = line.trim();
@@ -119,6 +121,7 @@ impl Plant {
                 "expect" => expect.push(value.to_owned()),
                 "counter" => counter = Some(value.to_owned()),
                 "abort" if value == "yes" => abort = true,
+                "nightly" if value == "yes" => nightly = true,
                 "timeout" => {
                     let seconds = value.parse().map_err(|_| refuse("`timeout` is in whole seconds".into()))?;
                     timeout = Duration::from_secs(seconds);
@@ -140,7 +143,7 @@ impl Plant {
         if counter.is_some() && matches!(run.case, Case::Test(_)) {
             return Err(Malformed(number, "`counter` reads the report of an example, not of a test".into()));
         }
-        Ok(Plant { name: name.to_owned(), why: why.ok_or_else(|| missing("why"))?, edits, run, expect, counter, abort, timeout })
+        Ok(Plant { name: name.to_owned(), why: why.ok_or_else(|| missing("why"))?, edits, run, expect, counter, abort, timeout, nightly })
     }
 }
 
@@ -242,14 +245,14 @@ mod tests {
     #[test]
     fn a_whole_plant_is_read() {
         let text = format!(
-            "# comment\n\n{HEAD}expect: more: text\nabort: yes\ntimeout: 7\n{EDIT}edit: src/b.rs\n--- find\nx\n--- replace\n--- end\n"
+            "# comment\n\n{HEAD}expect: more: text\nabort: yes\nnightly: yes\ntimeout: 7\n{EDIT}edit: src/b.rs\n--- find\nx\n--- replace\n--- end\n"
         );
         let plant = Plant::parse("p", &text).unwrap();
         assert_eq!(plant.name, "p");
         assert_eq!(plant.why, "a step");
         assert_eq!(plant.run.to_string(), "loom-tests/slot name");
         assert_eq!(plant.expect, ["text", "more: text"]);
-        assert!(plant.abort);
+        assert!(plant.abort && plant.nightly);
         assert_eq!(plant.timeout, Duration::from_secs(7));
         assert_eq!(
             plant.edits,
@@ -263,7 +266,7 @@ mod tests {
     #[test]
     fn the_defaults_are_no_abort_and_two_minutes() {
         let plant = Plant::parse("p", &format!("{HEAD}{EDIT}")).unwrap();
-        assert!(!plant.abort);
+        assert!(!plant.abort && !plant.nightly);
         assert_eq!(plant.timeout, TIMEOUT);
     }
 
