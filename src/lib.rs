@@ -71,8 +71,8 @@ pub use handles::{
 pub use host::VirtualMemory;
 pub use host::{Budget, BudgetSnapshot, BudgetTally, BudgetedAllocator, HostAllocator};
 pub use mechanism::teardown::suppressed_panics;
-pub use primitives::{Candidate, Liveness, MechanismLifecycle, Offer, Selected, SelectionSlot};
-pub use registry::{BindingRegistry, DeviceHandle, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext};
+pub use primitives::{Candidate, Liveness, MechanismLifecycle, NotReplaced, Offer, Selected, SelectionSlot};
+pub use registry::{BindingRegistry, DeviceHandle, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, SelectIfError};
 
 #[cfg(doc)]
 #[doc = include_str!("../DESIGN.md")]

@@ -138,8 +138,15 @@ fn registering_an_allocator_that_is_asked() {
 type MechanismCall = fn(&BindingRegistry, RegisteredMechanism) -> Result<(), BindingError>;
 
 /// Each call that takes a mechanism's token.
-const MECHANISM_CALLS: [(&str, MechanismCall); 6] = [
+const MECHANISM_CALLS: [(&str, MechanismCall); 7] = [
     ("select", |registry, token| registry.select(token)),
+    ("select_if", |registry, token| {
+        let device = registry.device(DEVICE);
+        match device.select_if(device.version(), token) {
+            Err(SelectIfError::Binding(error)) => Err(error),
+            other => panic!("not refused by the registry: {other:?}"),
+        }
+    }),
     ("bind_registered", |registry, token| registry.bind_registered(token).map(drop)),
     ("retire", |registry, token| registry.retire(token)),
     ("remove", |registry, token| registry.remove(token)),

@@ -1,4 +1,4 @@
-//! Selection: one per device at most, moved by `select` and healed by registration alone.
+//! Selection: one per device at most, moved by `select`, `select_if` and `deselect`, and healed by registration alone.
 
 mod common {
     pub mod another;
@@ -246,5 +246,177 @@ fn versions_count_selections() {
     moved(false);
     remove(&rig, [third]);
     drop(device);
+    rig.finish();
+}
+
+/// A conflict, field by field.
+#[track_caller]
+fn conflict(result: Result<u64, SelectIfError>) -> (DeviceKey, u64, Option<MechanismIdentity>) {
+    match result {
+        Err(SelectIfError::Conflict { device, version, selected }) => (device, version, selected),
+        other => panic!("no conflict: {other:?}"),
+    }
+}
+
+/// C006: a conditional selection replaces what stood at its version, and nothing that came later; it moves no binding, and ends nobody.
+#[test]
+fn a_conditional_selection_replaces_what_was_seen() {
+    let rig = Rig::new();
+    let [b, c] = ["B", "C"].map(|name| another(&rig, name));
+    let device = rig.registry.device(DEVICE);
+    let before = rig.registry.bind(DEVICE).unwrap();
+    let version = device.version();
+    let after = device.select_if(version, b).unwrap();
+    assert_eq!((after, device.version(), device.selected()), (version + 1, after, Some(b.identity())));
+    for expected in [version, 0, after + 1, u64::MAX] {
+        assert_eq!(conflict(device.select_if(expected, c)), (DEVICE, after, Some(b.identity())));
+    }
+    assert_eq!((device.version(), device.selected()), (after, Some(b.identity())));
+    // With what the conflict has told.
+    assert_eq!(device.select_if(after, c).unwrap(), after + 1);
+    // What is selected anew is another selection.
+    assert_eq!(device.select_if(after + 1, c).unwrap(), after + 2);
+    assert_eq!(conflict(device.clone().select_if(after + 1, b)), (DEVICE, after + 2, Some(c.identity())));
+
+    assert_eq!(before.identity().mechanism(), rig.mechanism.identity());
+    assert_eq!(device.bind().unwrap().identity().mechanism(), c.identity());
+    for mechanism in [rig.mechanism, b, c] {
+        assert_eq!(rig.registry.snapshot(mechanism).unwrap().lifecycle, Active);
+    }
+    drop((before, device));
+    remove(&rig, [b, c]);
+    rig.finish();
+}
+
+/// C006: the death of what was seen is a change, also where nobody else has been selected.
+#[test]
+fn a_conditional_selection_sees_a_retirement() {
+    let rig = Rig::new();
+    let b = another(&rig, "B");
+    let device = rig.registry.device(DEVICE);
+    let version = device.version();
+    rig.registry.retire(rig.mechanism).unwrap();
+    assert_eq!(conflict(device.select_if(version, b)), (DEVICE, version + 1, None));
+    assert_eq!(device.select_if(version + 1, b).unwrap(), version + 2);
+    assert_eq!(device.selected(), Some(b.identity()));
+    drop(device);
+    remove(&rig, [b]);
+    rig.finish();
+}
+
+/// R19: what is wrong with the mechanism comes first, in this order: foreign, unregistered, another device's, not Active; the version comes
+/// last. Nothing is changed.
+#[test]
+fn a_conditional_selection_is_refused_in_order() {
+    let rig = Rig::new();
+    let foreign = Rig::new();
+    let [there, there_dead, gone_there] = [(); 3].map(|()| host_on(&rig, OTHER));
+    let (dead, gone) = (another(&rig, "B"), another(&rig, "D"));
+    for mechanism in [dead, there_dead] {
+        rig.registry.retire(mechanism).unwrap();
+    }
+    remove(&rig, [gone, gone_there]);
+    let device = rig.registry.device(DEVICE);
+    let other = rig.registry.device(OTHER);
+    let selections = || [&device, &other].map(|device| (device.version(), device.selected()));
+    let before = selections();
+    // Also versions at which the other device stands.
+    for version in [device.version(), other.version(), 99] {
+        let binding = |mechanism| match device.select_if(version, mechanism) {
+            Err(SelectIfError::Binding(error)) => Err(error),
+            other => Ok(other),
+        };
+        refused(binding(foreign.mechanism), BindingError::ForeignRegistry { kind: "mechanism" });
+        for gone in [gone, gone_there] {
+            refused(binding(gone), BindingError::UnregisteredMechanism(gone.identity()));
+        }
+        for there in [there, there_dead] {
+            match device.select_if(version, there) {
+                Err(SelectIfError::DeviceMismatch { mechanism, expected, actual }) => {
+                    assert_eq!((mechanism, expected, actual), (there.identity(), DEVICE, OTHER));
+                }
+                other => panic!("no mismatch: {other:?}"),
+            }
+        }
+        refused(binding(dead), (dead, Retired));
+    }
+    assert_eq!(selections(), before);
+    for phase in &PHASES[2..] {
+        bring(&foreign, *phase);
+        let device = foreign.registry.device(DEVICE);
+        match device.select_if(device.version(), foreign.mechanism) {
+            Err(SelectIfError::Binding(error)) => refused(Err::<(), _>(error), (foreign.mechanism, *phase)),
+            other => panic!("not refused: {other:?}"),
+        }
+        assert_eq!(device.selected(), None);
+    }
+    drop((device, other));
+    foreign.finish();
+    remove(&rig, [there, there_dead, dead]);
+    rig.finish();
+}
+
+/// The texts name what was refused and the way out; those of a `BindingError` are its own.
+#[test]
+fn a_refused_conditional_selection_says_why() {
+    let rig = Rig::new();
+    let device = rig.registry.device(DEVICE);
+    let there = host_on(&rig, OTHER);
+    let text = |device: &DeviceHandle, mechanism| {
+        let error = device.select_if(99, mechanism).unwrap_err();
+        assert!(std::error::Error::source(&error).is_none());
+        error.to_string()
+    };
+    let identity = rig.mechanism.identity();
+    let expected = format!("the selection of device 0 has changed: it is at version 1, with {identity:?} selected; decide anew on that");
+    assert_eq!(text(&device, rig.mechanism), expected);
+    let expected = format!("{:?} is on device 1, and cannot be selected on device 0; use a mechanism of device 0", there.identity());
+    assert_eq!(text(&device, there), expected);
+    assert_eq!(device.deselect(), Some(identity));
+    let expected = "the selection of device 0 has changed: it is at version 2, with nothing selected; decide anew on that";
+    assert_eq!(text(&device, rig.mechanism), expected);
+    rig.registry.retire(rig.mechanism).unwrap();
+    assert_eq!(text(&device, rig.mechanism), rig.registry.select(rig.mechanism).unwrap_err().to_string());
+    drop(device);
+    remove(&rig, [there]);
+    rig.finish();
+}
+
+/// C002, R13, R17, R22: deselecting leaves one device without selection, and the mechanism as it was; nothing is promoted, a registration or
+/// an explicit choice takes the place.
+#[test]
+fn deselecting_leaves_the_mechanism_as_it_was() {
+    let rig = Rig::new();
+    let (idle, there) = (another(&rig, "B"), host_on(&rig, OTHER));
+    let device = rig.registry.device(DEVICE);
+    let held = rig.registry.bind(DEVICE).unwrap();
+    let version = device.version();
+    assert_eq!(rig.registry.deselect(DEVICE), Some(rig.mechanism.identity()));
+    assert_eq!((device.selected(), device.version()), (None, version + 1));
+    refused(rig.registry.bind(DEVICE), BindingError::NoSelectedMechanism(DEVICE));
+    for nothing in [rig.registry.deselect(DEVICE), device.deselect(), rig.registry.deselect(DeviceKey::device(70))] {
+        assert_eq!(nothing, None);
+    }
+    assert_eq!(device.version(), version + 1, "nothing was there to be changed");
+    assert_eq!(rig.registry.bind(OTHER).unwrap().identity().mechanism(), there.identity());
+
+    for mechanism in [rig.mechanism, idle] {
+        assert_eq!(rig.registry.snapshot(mechanism).unwrap().lifecycle, Active);
+    }
+    let allocation = held.allocate(16, 8).unwrap();
+    rig.registry.bind_registered(rig.mechanism).unwrap().clone().allocate_owning(8, 8).unwrap().release_now().unwrap();
+    held.release(allocation).unwrap();
+
+    let fresh = another(&rig, "D");
+    assert_eq!(device.selected(), Some(fresh.identity()));
+    assert_eq!(device.deselect(), Some(fresh.identity()));
+    rig.registry.select(rig.mechanism).unwrap();
+    assert_eq!(device.selected(), Some(rig.mechanism.identity()));
+    assert_eq!(device.deselect(), Some(rig.mechanism.identity()));
+    assert_eq!(device.select_if(device.version(), idle).unwrap(), device.version());
+    rig.registry.retire(idle).unwrap();
+    assert_eq!(device.deselect(), None, "what was retired is not there to be deselected");
+    drop((device, held));
+    remove(&rig, [idle, there, fresh]);
     rig.finish();
 }

@@ -1,6 +1,6 @@
 //! The selection slot by itself, on the real `ArcSwap`: who is selected, what versions count, and that nothing it has named stays alive.
 
-use liveslot::{Candidate, Liveness, Offer, SelectionSlot};
+use liveslot::{Candidate, Liveness, NotReplaced, Offer, SelectionSlot};
 use std::{
     collections::HashSet,
     fmt::{self, Write},
@@ -148,6 +148,133 @@ fn an_offer_has_three_answers() {
     assert_eq!(slot.offer(mortal(&population, 6, 1, None)), Offer::Died);
     assert_eq!(loaded(&slot), None);
     assert_eq!(population.load(Relaxed), 0);
+}
+
+/// What a refused conditional selection handed back, and what it found.
+#[track_caller]
+fn conflict(result: Result<u64, NotReplaced<Backend>>) -> (usize, Option<usize>, u64) {
+    match result {
+        Err(NotReplaced::Conflict { candidate, current }) => {
+            (candidate.name, current.candidate.map(|candidate| candidate.name), current.version)
+        }
+        Err(NotReplaced::Died(candidate)) => panic!("{} died", candidate.name),
+        Ok(version) => panic!("selected at version {version}"),
+    }
+}
+
+#[track_caller]
+fn died(result: Result<u64, NotReplaced<Backend>>) -> usize {
+    match result {
+        Err(NotReplaced::Died(candidate)) => {
+            assert!(!candidate.liveness.is_live());
+            candidate.name
+        }
+        Err(NotReplaced::Conflict { current, .. }) => panic!("found version {}", current.version),
+        Ok(version) => panic!("selected at version {version}"),
+    }
+}
+
+/// A conditional selection replaces the version that it names, empty or not, and no other; the conflict says which one stands.
+#[test]
+fn a_conditional_selection_replaces_one_version() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    for version in [1, u64::MAX] {
+        assert_eq!(conflict(slot.replace_if(version, backend(&population, 1))), (1, None, 0));
+    }
+    assert_eq!(slot.replace_if(0, backend(&population, 2)).ok(), Some(1));
+    assert_eq!(observed(&slot), (Some(2), 1));
+    for version in [0, 2, u64::MAX] {
+        assert_eq!(conflict(slot.replace_if(version, backend(&population, 3))), (3, Some(2), 1));
+    }
+    // The selected one anew is another version, too.
+    let selected = slot.load().unwrap();
+    assert_eq!(slot.replace_if(1, Arc::clone(&selected)).ok(), Some(2));
+    assert_eq!(conflict(slot.replace_if(1, selected)), (2, Some(2), 2));
+    assert_eq!((observed(&slot), population.load(Relaxed)), ((Some(2), 2), 1));
+}
+
+/// A candidate that is dead is handed back as such, whatever the version; one that dies once it is published leaves the one before it, in a
+/// version of its own.
+#[test]
+fn a_conditional_selection_of_the_dead_leaves_no_trace() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    assert!(slot.select(backend(&population, 1)).is_ok());
+    for version in [1, 7] {
+        assert_eq!(died(slot.replace_if(version, dead(&population, 2))), 2);
+    }
+    assert_eq!(observed(&slot), (Some(1), 1));
+    assert_eq!(died(slot.replace_if(1, dies_undecided(&population, 3))), 3);
+    assert_eq!((observed(&slot), population.load(Relaxed)), ((Some(1), 3), 1));
+    assert_eq!(conflict(slot.replace_if(1, backend(&population, 4))), (4, Some(1), 3));
+    assert_eq!(slot.replace_if(3, backend(&population, 5)).ok(), Some(4));
+    assert_eq!((observed(&slot), population.load(Relaxed)), ((Some(5), 4), 1));
+}
+
+/// A selection that has died is at its version no more, though nobody has swept the slot: the conflict reports nothing, at the next one.
+#[test]
+fn a_conditional_selection_replaces_nothing_dead() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    assert!(slot.select(backend(&population, 1)).is_ok());
+    slot.load().unwrap().liveness.retire();
+    assert_eq!(conflict(slot.replace_if(1, backend(&population, 2))), (2, None, 2));
+    assert_eq!(population.load(Relaxed), 0);
+    assert_eq!(slot.replace_if(2, backend(&population, 3)).ok(), Some(3));
+    assert_eq!(observed(&slot), (Some(3), 3));
+}
+
+#[test]
+fn a_refused_conditional_selection_says_why() {
+    #[derive(Debug)]
+    struct Plain(Liveness);
+
+    impl Candidate for Plain {
+        fn liveness(&self) -> &Liveness {
+            &self.0
+        }
+    }
+
+    let (slot, plain) = (SelectionSlot::new(), Arc::new(Plain(Liveness::new())));
+    assert!(slot.select(Arc::clone(&plain)).is_ok());
+    let conflict = slot.replace_if(0, Arc::clone(&plain)).unwrap_err();
+    assert_eq!(conflict.to_string(), "the selection has changed, and is at version 1; decide anew");
+    plain.0.retire();
+    let died = slot.replace_if(0, plain).unwrap_err();
+    assert_eq!(died.to_string(), "the candidate is dead; select another");
+}
+
+/// C002: clearing hands back what was selected, once, alive; an empty slot has no version more for it.
+#[test]
+fn clearing_hands_the_selection_back() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    assert!(slot.clear().is_none());
+    assert_eq!(observed(&slot), (None, 0));
+    let selected = backend(&population, 1);
+    assert!(slot.select(Arc::clone(&selected)).is_ok());
+    assert!(slot.clear().is_some_and(|cleared| Arc::ptr_eq(&cleared, &selected)));
+    assert!(slot.clear().is_none());
+    assert!(selected.liveness.is_live());
+    assert_eq!((loaded(&slot), observed(&slot)), (None, (None, 2)));
+    assert_eq!(conflict(slot.replace_if(1, backend(&population, 2))), (2, None, 2));
+
+    // It is nobody's prior: not that of a selection that fails, and the slot does not keep it.
+    assert!(slot.select(dies_undecided(&population, 3)).is_err());
+    assert_eq!(observed(&slot), (None, 4));
+    assert!(slot.select(Arc::clone(&selected)).is_ok());
+    assert_eq!(slot.offer(backend(&population, 4)), Offer::Occupied);
+    drop((slot.clear(), selected));
+    assert_eq!(population.load(Relaxed), 0);
+    assert_eq!(slot.offer(backend(&population, 5)), Offer::Installed);
+    assert_eq!(observed(&slot), (Some(5), 7));
+}
+
+/// What is dead is not handed back: the slot was empty, and gets a version for it.
+#[test]
+fn clearing_finds_nothing_dead() {
+    let (population, slot) = (Population::default(), SelectionSlot::new());
+    assert!(slot.select(backend(&population, 1)).is_ok());
+    slot.load().unwrap().liveness.retire();
+    assert!(slot.clear().is_none());
+    assert_eq!((observed(&slot), population.load(Relaxed)), ((None, 2), 0));
 }
 
 /// A sweep takes out a dead selection, and no other; each change has a version, and nothing else has.

@@ -1,4 +1,4 @@
-//! Models of `src/primitives/slot.rs`: what becomes of racing selections, offers, retirements and readers.
+//! Models of `src/primitives/slot.rs`: what becomes of racing selections, offers, clearings, retirements and readers.
 //!
 //! Most tests list every outcome that their race may have: what the roles were told, then the record that stands in the slot, as
 //! `candidate@version`. An outcome that is not listed fails, and so does a listed one that no schedule leads to. The record is
@@ -6,7 +6,7 @@
 
 mod support;
 
-use liveslot_loom::{Candidate, Liveness, Offer, Selected, SelectionSlot};
+use liveslot_loom::{Candidate, Liveness, NotReplaced, Offer, Selected, SelectionSlot};
 use loom::sync::atomic::{AtomicBool, Ordering::*, fence};
 use std::{
     cell::RefCell,
@@ -84,6 +84,44 @@ fn offer(state: &State, candidate: &Arc<Named>) -> &'static str {
 
 fn offer_c2(state: &State) -> &'static str {
     offer(state, &state.c2)
+}
+
+/// Replaces what [`p_selected`] starts with, and nothing that came later.
+fn replace_p(state: &State, candidate: &Arc<Named>) -> Result<u64, NotReplaced<Named>> {
+    let replaced = state.slot.replace_if(1, Arc::clone(candidate));
+    if let Err(NotReplaced::Conflict { candidate: refused, .. } | NotReplaced::Died(refused)) = &replaced {
+        assert!(Arc::ptr_eq(refused, candidate), "another candidate is handed back");
+    }
+    replaced
+}
+
+fn replace(state: &State, candidate: &Arc<Named>) -> &'static str {
+    match replace_p(state, candidate) {
+        Ok(2) => "replaced",
+        Ok(version) => panic!("version 1 replaced by {version}"),
+        Err(NotReplaced::Conflict { current, .. }) => {
+            let found = format!("found {}@{}", name(current.candidate), current.version);
+            let known = ["found C1@2", "found C2@2", "found none@2", "found none@3", "found P@3"];
+            known.into_iter().find(|known| *known == found).unwrap_or_else(|| panic!("in no version of these models: {found}"))
+        }
+        Err(NotReplaced::Died(refused)) => {
+            assert!(!refused.liveness.is_live(), "refused, and alive to the one who is told so");
+            "refused"
+        }
+    }
+}
+
+fn replace_with_c1(state: &State) -> &'static str {
+    replace(state, &state.c1)
+}
+
+fn replace_with_c2(state: &State) -> &'static str {
+    replace(state, &state.c2)
+}
+
+/// Who is told to have been taken out.
+fn clear(state: &State) -> &'static str {
+    name(state.slot.clear())
 }
 
 /// What a role returns that is told nothing.
@@ -448,6 +486,90 @@ fn an_offer_during_a_loss_is_lost_or_installed() {
     );
 }
 
+/// C006: of two that would replace the same selection one does, and the other is told whom it has met, at which version.
+#[test]
+fn one_of_two_conditional_selects_wins() {
+    outcomes(p_selected, &[replace_with_c1, replace_with_c2], &["replaced, found C1@2 => C1@2", "found C2@2, replaced => C2@2"]);
+}
+
+/// C006: a conditional select never stands on an unconditional one; that one may stand on it.
+#[test]
+fn a_conditional_select_replaces_no_newer_selection() {
+    outcomes(p_selected, &[replace_with_c1, select_c2], &["replaced, selected => C2@3", "found C2@2, selected => C2@2"]);
+}
+
+/// R20: a conditional select that fails leaves no trace but a version.
+#[test]
+fn a_failed_conditional_select_brings_its_predecessor_back() {
+    outcomes(p_selected, &[replace_with_c1, retire_c1], &["refused => P@1", "refused => P@3", "replaced => none@3"]);
+}
+
+/// The death of what was to be replaced is a change: who comes after it finds nothing, and who came before is left alone.
+#[test]
+fn a_conditional_select_replaces_no_dead_selection() {
+    outcomes(p_selected, &[replace_with_c1, retire_p], &["found none@2 => none@2", "replaced => C1@2"]);
+}
+
+/// C006: as above, also while nobody sweeps: a dead selection gets a version of its own before it is reported.
+#[test]
+fn an_unswept_selection_is_no_longer_expected() {
+    let end_p = |state: &State| {
+        state.p.liveness.retire();
+        UNTOLD
+    };
+    outcomes_unswept(p_selected, &[replace_with_c1, end_p], &["found none@2 => none@2", "replaced => C1@2"]);
+}
+
+/// C006, R20, R123: beside one that fails, a conditional select wins, or finds the predecessor at the version that it came back with.
+#[test]
+fn a_conditional_select_beside_one_that_fails() {
+    outcomes(
+        p_selected,
+        &[replace_with_c1, replace_with_c2, retire_c1],
+        &[
+            "refused, replaced => C2@2",
+            "refused, found P@3 => P@3",
+            "replaced, found C1@2 => none@3",
+            "replaced, found none@3 => none@3",
+            "found C2@2, replaced => C2@2",
+        ],
+    );
+}
+
+/// C002: of a select and a clearing the later one stays, and the clearing takes out what stood there then.
+#[test]
+fn the_later_of_a_select_and_a_clearing_stays() {
+    outcomes(p_selected, &[clear, select_c1], &["P, selected => C1@3", "C1, selected => none@3"]);
+}
+
+/// C002, R20: what was taken out does not come back, also when a select fails that began before.
+#[test]
+fn a_cleared_predecessor_does_not_come_back() {
+    outcomes(
+        p_selected,
+        &[clear, select_c1, retire_c1],
+        &["P, refused => none@2", "P, refused => none@4", "P, selected => none@4", "C1, selected => none@3", "none, selected => none@3"],
+    );
+}
+
+/// C002: a selection is taken out once.
+#[test]
+fn one_of_two_clearings_is_told() {
+    outcomes(p_selected, &[clear, clear], &["P, none => none@2", "none, P => none@2"]);
+}
+
+/// C002, R13: an offer takes the place that a clearing has left, or came before and finds it occupied.
+#[test]
+fn an_offer_takes_the_cleared_place() {
+    outcomes(p_selected, &[clear, offer_c2], &["P, installed => C2@3", "P, occupied => none@2"]);
+}
+
+/// C002, C006: a clearing is a change like any other.
+#[test]
+fn a_conditional_select_and_a_clearing() {
+    outcomes(p_selected, &[replace_with_c1, clear], &["replaced, C1 => none@3", "found none@2, P => none@2"]);
+}
+
 /// What an observer was shown, in order.
 type Seen = Vec<(&'static str, u64)>;
 
@@ -507,4 +629,15 @@ fn versions_during_two_selects() {
         &[observe_twice, |state| told_nothing(select_c1(state)), |state| told_nothing(select_c2(state))],
         versions_are_consistent,
     );
+}
+
+/// What a conditional select and a clearing report is what observers see.
+#[test]
+fn versions_during_a_conditional_select_and_a_clearing() {
+    let replace_p = |state: &State| match replace_p(state, &state.c1) {
+        Ok(version) => vec![("C1", version)],
+        Err(NotReplaced::Conflict { current, .. }) => vec![(name(current.candidate), current.version)],
+        Err(NotReplaced::Died(_)) => panic!("nobody ends this one"),
+    };
+    race(p_selected, &[observe_twice, replace_p, |state| told_nothing(clear(state))], versions_are_consistent);
 }

@@ -24,5 +24,5 @@ pub mod use_count;
 
 pub use self::{
     liveness::{Liveness, MechanismLifecycle},
-    slot::{Candidate, Offer, Selected, SelectionSlot},
+    slot::{Candidate, NotReplaced, Offer, Selected, SelectionSlot},
 };

@@ -25,7 +25,9 @@
 //!   candidate is on its way to the slot. A reader that finds the candidate dead therefore looks whether the record still stands: one that
 //!   was replaced before its candidate died says nothing of its successor.
 //! - Every record carries the version of the one it replaced plus one, the empty and the restored ones included. Who
-//!   reports emptiness together with a version replaces a dead record first.
+//!   reports emptiness together with a version replaces a dead record first. So a version that was reported names one record, and a
+//!   conditional publication is one that replaces the record of that version or none: its compare-and-swap of the cell decides.
+//! - Clearing puts an empty record in place of one that was finished. It needs no fence: it decides nothing by a word.
 //! - A prior is cut by the one whose exchange made the record Committed, and never in a Failed record: that one leaves the slot, and takes
 //!   its prior with it. An uncut prior would chain everything ever selected together; one cut before its record is out would be lost
 //!   to the next finisher.
@@ -34,6 +36,8 @@
 //! | --- | --- | --- |
 //! | [`SelectionSlot::load`], [`SelectionSlot::observe`] | lock-free: retries are paid for by publications | one `ArcSwap` load, two more loads |
 //! | [`SelectionSlot::select`], [`SelectionSlot::offer`] | lock-free | one allocation, one compare-and-swap of the cell, one of the verdict, one fence |
+//! | [`SelectionSlot::replace_if`] | lock-free | as `select`, at most once |
+//! | [`SelectionSlot::clear`] | lock-free | one allocation, one compare-and-swap of the cell; if nothing is selected one load |
 //! | [`SelectionSlot::sweep`] | lock-free | one fence, one load; if the candidate is dead one allocation and one compare-and-swap |
 
 use super::liveness::Liveness;
@@ -43,6 +47,7 @@ use crate::sync::{
     gate,
 };
 use std::fmt;
+use thiserror::Error;
 
 /// What a [`SelectionSlot`] can select.
 ///
@@ -129,6 +134,13 @@ impl<T: Candidate> Record<T> {
 /// What stood in the slot when a record was met: the proof that it is Committed.
 struct Settled<T>(Arc<Record<T>>);
 
+impl<T> Settled<T> {
+    /// As it is reported. The candidate, if there is one, must have been found alive.
+    fn report(&self) -> Selected<T> {
+        Selected { candidate: self.0.candidate.clone(), version: self.0.version }
+    }
+}
+
 /// What became of a publication.
 enum Published<T> {
     Committed,
@@ -190,6 +202,22 @@ pub enum Offer {
     Died,
 }
 
+/// Why [`SelectionSlot::replace_if`] selected nothing. The candidate is handed back.
+#[derive(Debug, Error)]
+pub enum NotReplaced<T> {
+    /// The slot was at another version than the expected one.
+    #[error("the selection has changed, and is at version {}; decide anew", .current.version)]
+    Conflict {
+        /// What was to be selected.
+        candidate: Arc<T>,
+        /// What is selected instead, and its version, at one instant during the call.
+        current: Selected<T>,
+    },
+    /// The candidate is dead, or died before it was decided upon; it left no trace.
+    #[error("the candidate is dead; select another")]
+    Died(Arc<T>),
+}
+
 impl<T: Candidate> SelectionSlot<T> {
     /// An empty slot, at version 0.
     #[must_use]
@@ -239,6 +267,82 @@ impl<T: Candidate> SelectionSlot<T> {
                 Published::Committed => return Offer::Installed,
                 Published::Failed(_) => return Offer::Died,
                 Published::Raced(again) => candidate = again,
+            }
+        }
+    }
+
+    /// Selects `candidate` if the slot is at `version`, and gives the version of the new selection. To be called with a version that
+    /// [`observe`](Self::observe) or a conflict reported, when that selection, and no other, is to be replaced.
+    ///
+    /// Of calls that expect one version at most one is `Ok`, and the slot has not changed between the report and that one.
+    /// Selecting what is selected anew is a change.
+    ///
+    /// ```
+    /// # use liveslot::{Candidate, Liveness, NotReplaced, SelectionSlot};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Backend { liveness: Liveness, name: &'static str }
+    /// # impl Candidate for Backend {
+    /// #     fn liveness(&self) -> &Liveness { &self.liveness }
+    /// # }
+    /// # let backend = |name| Arc::new(Backend { liveness: Liveness::new(), name });
+    /// let slot = SelectionSlot::new();
+    /// slot.select(backend("old")).unwrap();
+    ///
+    /// let seen = slot.observe().version;
+    /// assert_eq!(slot.replace_if(seen, backend("new")).unwrap(), seen + 1);
+    /// match slot.replace_if(seen, backend("late")) {
+    ///     Err(NotReplaced::Conflict { candidate, current }) => {
+    ///         assert_eq!((candidate.name, current.candidate.unwrap().name), ("late", "new"));
+    ///         assert_eq!(current.version, seen + 1);
+    ///     }
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NotReplaced::Died`] where [`select`](Self::select) would refuse, whatever the version.
+    /// [`NotReplaced::Conflict`] if the slot is at another version, also where nobody has selected anything else: the selection at
+    /// `version` has died, or a publication that failed came and went. The conflict has what is needed to decide anew and try again.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free; it tries to publish once at most.
+    pub fn replace_if(&self, version: u64, mut candidate: Arc<T>) -> Result<u64, NotReplaced<T>> {
+        loop {
+            if !candidate.liveness().is_live() {
+                return Err(NotReplaced::Died(candidate));
+            }
+            // A dead selection has no version to be expected at: whoever asked now would be told the next.
+            let seen = self.alive_or_empty();
+            if seen.0.version != version {
+                return Err(NotReplaced::Conflict { candidate, current: seen.report() });
+            }
+            match self.publish(candidate, seen) {
+                Published::Committed => return Ok(version + 1),
+                Published::Failed(candidate) => return Err(NotReplaced::Died(candidate)),
+                // What stands there now has another version: the next round reports it.
+                Published::Raced(again) => candidate = again,
+            }
+        }
+    }
+
+    /// Takes the selected candidate out of the slot, whichever it is, and hands it back. It stays alive, and may be selected again.
+    /// `None` if nothing was selected at one instant during the call; clearing an empty slot is no change.
+    ///
+    /// A selection that is being made is either decided and taken out, or comes after. What was taken out is nobody's prior: it does not
+    /// come back when a later publication fails.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free: each retry is paid for by a publication.
+    pub fn clear(&self) -> Option<Arc<T>> {
+        loop {
+            let Settled(seen) = self.alive_or_empty();
+            let candidate = seen.candidate.clone()?;
+            if self.empty(&seen).is_some() {
+                return Some(candidate);
             }
         }
     }
@@ -313,21 +417,21 @@ impl<T: Candidate> SelectionSlot<T> {
         }
     }
 
-    /// Puts an empty record in place of `dead`, if that still stands. Gives the empty record if it does now.
-    fn empty(&self, dead: &Arc<Record<T>>) -> Option<Arc<Record<T>>> {
-        let empty = Record::committed(None, dead.version + 1);
-        self.cell.replace(Arc::as_ptr(dead), Arc::clone(&empty)).then_some(empty)
+    /// Puts an empty record in place of `seen`, if that still stands. Gives the empty record if it does now.
+    fn empty(&self, seen: &Arc<Record<T>>) -> Option<Arc<Record<T>>> {
+        let empty = Record::committed(None, seen.version + 1);
+        self.cell.replace(Arc::as_ptr(seen), Arc::clone(&empty)).then_some(empty)
     }
 
     /// The record in the slot once it is Committed and its candidate, if it has one, was alive.
-    fn alive_or_empty(&self) -> Arc<Record<T>> {
+    fn alive_or_empty(&self) -> Settled<T> {
         loop {
-            let Settled(record) = self.settled();
-            if record.candidate.is_none() || record.live().is_some() {
-                return record;
+            let seen = self.settled();
+            if seen.0.candidate.is_none() || seen.0.live().is_some() {
+                return seen;
             }
-            if let Some(empty) = self.empty(&record) {
-                return empty;
+            if let Some(empty) = self.empty(&seen.0) {
+                return Settled(empty);
             }
         }
     }
@@ -339,8 +443,7 @@ impl<T: Candidate> SelectionSlot<T> {
     /// Lock-free.
     #[must_use]
     pub fn observe(&self) -> Selected<T> {
-        let record = self.alive_or_empty();
-        Selected { candidate: record.candidate.clone(), version: record.version }
+        self.alive_or_empty().report()
     }
 
     /// The selected candidate. It may die at any moment, also before the call returns.

@@ -1,12 +1,15 @@
 //! One device: its selection slot and its mechanisms; and the handle that has it resolved.
 
-use super::{BindingRegistry, Inner};
+use super::{
+    BindingRegistry, Inner, RegisteredMechanism,
+    select::{SelectIfError, refusal},
+};
 use crate::{
     contract::{DeviceKey, MechanismIdentity},
     error::BindingError,
     handles::MemoryBinding,
     mechanism::{Hold, Mechanism},
-    primitives::{SelectionSlot, table::Table},
+    primitives::{NotReplaced, SelectionSlot, table::Table},
     sync::{Arc, gate},
 };
 use std::{fmt, ptr::NonNull};
@@ -36,6 +39,14 @@ impl Device {
             None => Err(BindingError::NoSelectedMechanism(self.key)),
         }
     }
+
+    pub(super) fn deselect(&self) -> Option<MechanismIdentity> {
+        self.slot.clear().map(identity)
+    }
+}
+
+fn identity(mechanism: Arc<Mechanism>) -> MechanismIdentity {
+    mechanism.names.mechanism
 }
 
 /// A device of a registry, resolved: what a hot thread keeps.
@@ -119,7 +130,7 @@ impl DeviceHandle {
     /// Lock-free.
     #[must_use]
     pub fn selected(&self) -> Option<MechanismIdentity> {
-        self.device().slot.observe().candidate.map(|mechanism| mechanism.names.mechanism)
+        self.device().slot.observe().candidate.map(identity)
     }
 
     /// Counts the changes of the selection: it never falls, and while it stays the same so does the selection.
@@ -130,6 +141,74 @@ impl DeviceHandle {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.device().slot.observe().version
+    }
+
+    /// Selects `mechanism`, as [`BindingRegistry::select`] does, if the selection is at `expected_version`, and gives the version of
+    /// the new one. A caller that decides by what is selected asks for the [`version`](Self::version) first and for
+    /// [`selected`](Self::selected) after it, or takes both from the last conflict.
+    ///
+    /// Of calls that expect one version at most one is `Ok`, and the selection has not changed between the report of the version and
+    /// that one. Exactly one is, unless their mechanisms die meanwhile or another call changes the selection first.
+    ///
+    /// ```
+    /// use liveslot::{BindingRegistry, DeviceKey, HostAllocator, SelectIfError};
+    /// use std::sync::Arc;
+    ///
+    /// let registry = BindingRegistry::new()?;
+    /// let context = registry.register_provider_context(DeviceKey::HOST, Arc::new(()))?;
+    /// let authority = registry.register_authority(DeviceKey::HOST, Arc::new(()))?;
+    /// let register = || registry.register_allocator(context, authority, Arc::new(HostAllocator));
+    /// let (first, second, third) = (register()?, register()?, register()?);
+    ///
+    /// let device = registry.device(DeviceKey::HOST);
+    /// let version = device.version();
+    /// assert_eq!(device.selected(), Some(first.identity()));
+    /// let after = device.select_if(version, second)?;
+    /// match device.select_if(version, third) {
+    ///     Err(SelectIfError::Conflict { version, selected, .. }) => {
+    ///         assert_eq!((version, selected), (after, Some(second.identity())));
+    ///         device.select_if(version, third)?; // knowing what it replaces
+    ///     }
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// In this order: [`SelectIfError::Binding`] with [`BindingError::ForeignRegistry`] or [`BindingError::UnregisteredMechanism`];
+    /// [`SelectIfError::DeviceMismatch`] for a mechanism of another device; [`SelectIfError::Binding`] with
+    /// [`BindingError::InactiveMechanism`] if it is not Active; [`SelectIfError::Conflict`] if the selection is at another version. A
+    /// mechanism that dies before it was decided upon is refused as by [`BindingRegistry::select`]: the selection before it is back
+    /// if it is alive, and nobody was given `mechanism`.
+    ///
+    /// A conflict may come of a selection that failed and was taken back, and of the death of what was selected: both change the
+    /// version.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free; it tries to publish once at most.
+    pub fn select_if(&self, expected_version: u64, mechanism: RegisteredMechanism) -> Result<u64, SelectIfError> {
+        let (home, candidate) = self.registry.candidate(mechanism)?;
+        let device = self.device().key;
+        if home.key != device {
+            return Err(SelectIfError::DeviceMismatch { mechanism: mechanism.identity(), expected: device, actual: home.key });
+        }
+        home.slot.replace_if(expected_version, candidate).map_err(|refused| match refused {
+            NotReplaced::Died(dead) => refusal(&dead).into(),
+            NotReplaced::Conflict { current, .. } => {
+                SelectIfError::Conflict { device, version: current.version, selected: current.candidate.map(identity) }
+            }
+        })
+    }
+
+    /// As [`BindingRegistry::deselect`] on this device.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free: each retry is paid for by a selection.
+    pub fn deselect(&self) -> Option<MechanismIdentity> {
+        self.device().deselect()
     }
 }
 

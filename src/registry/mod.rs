@@ -6,7 +6,7 @@
 //! | [`device`] | one device: its slot and its mechanisms; the handle that has it resolved |
 //! | [`devices`] | device key → device |
 //! | [`register`] | contexts, authorities, allocators |
-//! | [`select`] | selecting, binding |
+//! | [`select`] | selecting, deselecting, binding |
 //! | [`retire`] | retiring |
 //! | [`lose`] | losing a device, confirming that a context is gone |
 //! | [`remove`] | removing, and the end of the registry |
@@ -27,6 +27,7 @@ mod token;
 
 pub use self::{
     device::DeviceHandle,
+    select::SelectIfError,
     token::{RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext},
 };
 
@@ -53,7 +54,8 @@ use std::fmt;
 /// | --- | --- | --- |
 /// | [`bind`](Self::bind), [`DeviceHandle::bind`] | lock-free: retries are paid for by selections | one `ArcSwap` load, one RMW of a private line |
 /// | [`bind_registered`](Self::bind_registered) | wait-free but for the epoch | an epoch pin, one RMW of a private line |
-/// | [`select`](Self::select) | lock-free | an epoch pin, one allocation, two compare-and-swaps |
+/// | [`select`](Self::select), [`DeviceHandle::select_if`] | lock-free | an epoch pin, one allocation, two compare-and-swaps |
+/// | [`deselect`](Self::deselect), [`DeviceHandle::deselect`] | lock-free | one allocation, one compare-and-swap |
 /// | [`retire`](Self::retire) | lock-free | one compare-and-swap, one RMW per stripe, the slot |
 /// | [`invalidate_device`](Self::invalidate_device) | lock-free: each further pass is paid for by a registration | per mechanism of the device one compare-and-swap and one RMW per stripe |
 /// | [`register_allocator`](Self::register_allocator) | lock-free | four allocations, two of which are stripes and entry |

@@ -1,14 +1,47 @@
-//! Selecting and binding. The protocol is the slot's: see [`SelectionSlot`](crate::SelectionSlot).
+//! Selecting, deselecting and binding. The protocol is the slot's: see [`SelectionSlot`](crate::SelectionSlot).
 
-use super::{BindingRegistry, RegisteredMechanism};
+use super::{BindingRegistry, Inner, RegisteredMechanism, device::Device};
 use crate::{
-    contract::DeviceKey,
+    contract::{DeviceKey, MechanismIdentity},
     error::BindingError,
     handles::MemoryBinding,
-    mechanism::Hold,
+    mechanism::{Hold, Mechanism},
     primitives::liveness::Life,
-    sync::{epoch, gate},
+    sync::{Arc, epoch, gate},
 };
+use thiserror::Error;
+
+/// Why [`DeviceHandle::select_if`](super::DeviceHandle::select_if) selected nothing.
+#[derive(Debug, Error)]
+pub enum SelectIfError {
+    /// The device's selection is at another version than the expected one.
+    #[error("the selection of {device} has changed: it is at version {version}, with {}; decide anew on that", named(*.selected))]
+    Conflict {
+        /// The device.
+        device: DeviceKey,
+        /// The version of its selection, at one instant during the call.
+        version: u64,
+        /// What is selected at that version.
+        selected: Option<MechanismIdentity>,
+    },
+    /// The mechanism is another device's.
+    #[error("{mechanism:?} is on {actual}, and cannot be selected on {expected}; use a mechanism of {expected}")]
+    DeviceMismatch {
+        /// The mechanism.
+        mechanism: MechanismIdentity,
+        /// The device of the handle.
+        expected: DeviceKey,
+        /// The device of the mechanism.
+        actual: DeviceKey,
+    },
+    /// As [`BindingRegistry::select`] refuses the mechanism. Text and [`source`](std::error::Error::source) are those of the inner error.
+    #[error(transparent)]
+    Binding(#[from] BindingError),
+}
+
+fn named(selected: Option<MechanismIdentity>) -> String {
+    selected.map_or_else(|| "nothing selected".into(), |mechanism| format!("{mechanism:?} selected"))
+}
 
 impl BindingRegistry {
     /// Makes `mechanism` the selection of its device, whatever it was before. Existing bindings do not move.
@@ -23,18 +56,37 @@ impl BindingRegistry {
     ///
     /// Lock-free.
     pub fn select(&self, mechanism: RegisteredMechanism) -> Result<(), BindingError> {
-        let guard = epoch::pin();
-        let (device, found) = self.inner.mechanism(mechanism, &guard)?;
-        let candidate = found.own();
-        drop(guard);
-        device.slot.select(candidate).map_err(|refused| {
-            let life: Life = refused.life();
-            if life.is_removed() {
-                BindingError::UnregisteredMechanism(mechanism.identity)
-            } else {
-                BindingError::InactiveMechanism { mechanism: mechanism.identity, lifecycle: life.phase(), operation: "selection" }
-            }
-        })
+        let (device, candidate) = self.inner.candidate(mechanism)?;
+        device.slot.select(candidate).map_err(|dead| refusal(&dead))
+    }
+
+    /// Leaves `device` without selection, and says what was selected. That mechanism stays Active, keeps its bindings, and can be
+    /// selected again; [`bind`](Self::bind) finds nothing until a selection, or the next registration on the device. `None` if
+    /// nothing was selected at one instant during the call, also for a device nobody registered.
+    ///
+    /// Beside a [`select`](Self::select) whichever is later wins.
+    ///
+    /// ```
+    /// use liveslot::{BindingRegistry, DeviceKey, HostAllocator};
+    /// use std::sync::Arc;
+    ///
+    /// let registry = BindingRegistry::new()?;
+    /// let context = registry.register_provider_context(DeviceKey::HOST, Arc::new(()))?;
+    /// let authority = registry.register_authority(DeviceKey::HOST, Arc::new(()))?;
+    /// let mechanism = registry.register_allocator(context, authority, Arc::new(HostAllocator))?;
+    ///
+    /// assert_eq!(registry.deselect(DeviceKey::HOST), Some(mechanism.identity()));
+    /// assert!(registry.bind(DeviceKey::HOST).is_err());
+    /// assert!(registry.bind_registered(mechanism).is_ok()); // Active as before
+    /// assert_eq!(registry.deselect(DeviceKey::HOST), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Progress
+    ///
+    /// Lock-free: each retry is paid for by a selection.
+    pub fn deselect(&self, device: DeviceKey) -> Option<MechanismIdentity> {
+        self.inner.devices.get(device)?.deselect()
     }
 
     /// Issues a binding to whatever is selected for `device`.
@@ -74,5 +126,24 @@ impl BindingRegistry {
         let hold = Hold::acquire(&found).map_err(|_| BindingError::UnregisteredMechanism(mechanism.identity))?;
         drop(guard);
         MemoryBinding::issue(hold)
+    }
+}
+
+impl Inner {
+    /// What `mechanism` names, to be selected, and its device.
+    pub(super) fn candidate(&self, mechanism: RegisteredMechanism) -> Result<(&Device, Arc<Mechanism>), BindingError> {
+        let guard = epoch::pin();
+        let (device, found) = self.mechanism(mechanism, &guard)?;
+        Ok((device, found.own()))
+    }
+}
+
+/// Why a dead candidate is not selected.
+pub(super) fn refusal(dead: &Mechanism) -> BindingError {
+    let (mechanism, life): (_, Life) = (dead.names.mechanism, dead.life());
+    if life.is_removed() {
+        BindingError::UnregisteredMechanism(mechanism)
+    } else {
+        BindingError::InactiveMechanism { mechanism, lifecycle: life.phase(), operation: "selection" }
     }
 }

@@ -40,17 +40,25 @@ fn a_replaced_selection_works_through_its_holders() {
 fn an_empty_selection_is_an_answer_everywhere() {
     let rig = Rig::new();
     let device = rig.registry.device(DEVICE);
-    rig.registry.retire(rig.mechanism).unwrap();
-    refused(rig.registry.bind(DEVICE), nobody(DEVICE));
-    refused(rig.registry.clone().bind(DEVICE), nobody(DEVICE));
-    refused(device.bind(), nobody(DEVICE));
-    assert_eq!(device.selected(), None);
-
     let next = another(&rig, "B");
-    rig.registry.select(next).unwrap();
-    assert_eq!(device.selected(), Some(next.identity()));
-    for binding in [rig.registry.bind(DEVICE), rig.registry.clone().bind(DEVICE), device.bind()] {
-        assert_eq!(binding.unwrap().identity().mechanism(), next.identity());
+    let own = Some(rig.mechanism.identity());
+    let clears: [(&dyn Fn(), _); 3] = [
+        (&|| assert_eq!(rig.registry.deselect(DEVICE), own), rig.mechanism),
+        (&|| assert_eq!(device.clone().deselect(), own), rig.mechanism),
+        (&|| rig.registry.retire(rig.mechanism).unwrap(), next),
+    ];
+    for (clear, then) in clears {
+        clear();
+        refused(rig.registry.bind(DEVICE), nobody(DEVICE));
+        refused(rig.registry.clone().bind(DEVICE), nobody(DEVICE));
+        refused(device.bind(), nobody(DEVICE));
+        assert_eq!((device.selected(), device.deselect()), (None, None));
+
+        rig.registry.select(then).unwrap();
+        assert_eq!(device.selected(), Some(then.identity()));
+        for binding in [rig.registry.bind(DEVICE), rig.registry.clone().bind(DEVICE), device.bind()] {
+            assert_eq!(binding.unwrap().identity().mechanism(), then.identity());
+        }
     }
     take_away(&rig.registry, next);
     drop(device);
@@ -100,6 +108,56 @@ fn a_reader_gets_one_mechanism_whole() {
         readers.into_iter().map(|reader| reader.join().unwrap()).collect()
     });
     println!("seen of each: {seen:?}");
+}
+
+/// C006: of two that decide by the same selection one wins, and the other is told what stands now: no change is lost. Nobody ends on account
+/// of having lost.
+#[test]
+fn one_of_two_that_saw_the_same_wins() {
+    const ROUNDS: usize = 1_000;
+    let rig = Rig::new();
+    let mechanisms = [another(&rig, "B"), another(&rig, "D")];
+    let device = rig.registry.device(DEVICE);
+    let (first, together) = (device.version(), Barrier::new(2));
+    let outcomes = thread::scope(|scope| {
+        let change = |own| {
+            let round = |_| {
+                together.wait();
+                let seen = device.version();
+                together.wait();
+                device.select_if(seen, own)
+            };
+            (0..ROUNDS).map(round).collect::<Vec<_>>()
+        };
+        mechanisms.map(|own| scope.spawn(move || change(own))).map(|thread| thread.join().unwrap())
+    });
+    let mut wins = [0; 2];
+    let [of_b, of_d] = outcomes;
+    for (round, outcomes) in of_b.into_iter().zip(of_d).enumerate() {
+        let version = first + 1 + round as u64;
+        let (winner, loser) = match outcomes {
+            (Ok(won), Err(lost)) => ((0, won), lost),
+            (Err(lost), Ok(won)) => ((1, won), lost),
+            both => panic!("one wins, and the other does not: {both:?}"),
+        };
+        wins[winner.0] += 1;
+        assert_eq!(winner.1, version);
+        let winner = Some(mechanisms[winner.0].identity());
+        match loser {
+            SelectIfError::Conflict { device: DEVICE, version: now, selected } if now == version && selected == winner => {}
+            told => panic!("the loser is not told of {winner:?}: {told:?}"),
+        }
+    }
+    println!("wins: {wins:?}");
+    assert_eq!(device.version(), first + ROUNDS as u64);
+    drop(device);
+    rig.log.take();
+    for (mechanism, dropped) in mechanisms.into_iter().zip(["B dropped", "D dropped"]) {
+        assert_eq!(rig.registry.snapshot(mechanism).unwrap().lifecycle, MechanismLifecycle::Active);
+        take_away(&rig.registry, mechanism);
+        assert_eq!(rig.log.take(), [dropped]);
+    }
+    rig.finish();
 }
 
 /// C007: a clone of the registry is no copy: what one selects, all see, on whichever thread.

@@ -4,8 +4,9 @@
 
 use crate::support::{DEVICE, Meanwhile, Site, Stopped, all_steps_were_reached, at, inactive, unregistered, watched};
 use liveslot_gated::{
+    BindingError,
     MechanismLifecycle::{Active, DeviceLost, Retired},
-    RegisteredMechanism,
+    RegisteredMechanism, SelectIfError,
     internals::gates::Step::{self, Found, Judged, Loaded, PriorRead, Published, Registered, Restored},
 };
 use std::{cell::Cell, rc::Rc};
@@ -103,6 +104,70 @@ fn a_selection_decided_before_the_retirement_is_ok() {
         retirement.go_on();
         site.rests_on(Some(n));
         assert_eq!(site.lifecycle(c), Retired);
+    });
+}
+
+/// C006, R20, R140: a conditional selection whose candidate dies, or is removed, says so; the predecessor is back, at a version that was
+/// not expected before.
+#[test]
+fn a_failed_conditional_selection_restores_the_predecessor() {
+    fn refusal(refused: Result<u64, SelectIfError>) -> Result<u64, BindingError> {
+        refused.map_err(|error| match error {
+            SelectIfError::Binding(error) => error,
+            other => panic!("{other} instead of a refusal of the mechanism"),
+        })
+    }
+    watched(|| {
+        let (site, p, c) = candidate();
+        let (device, n) = (site.registry.device(DEVICE), site.register());
+        let retirement = dies(&site, Published, c, || {});
+        inactive(refusal(device.select_if(1, c)), Retired);
+        site.rests_on(Some(p));
+        retirement.go_on();
+        match device.select_if(1, n) {
+            Err(SelectIfError::Conflict { version: 3, selected, .. }) => assert_eq!(selected, Some(p.identity())),
+            other => panic!("{other:?} instead of a conflict"),
+        }
+
+        let (site, p, c) = candidate();
+        let removing = site.clone();
+        at(Published, move || removing.retire_and_remove(c));
+        unregistered(refusal(site.registry.device(DEVICE).select_if(1, c)));
+        site.rests_on(Some(p));
+        all_steps_were_reached();
+    });
+}
+
+/// C002: who deselects in the middle of a selection decides it first: what is selected by then is taken out, be it the candidate in good
+/// health or, if that is dead, its predecessor, which stays out.
+#[test]
+fn deselecting_decides_the_selection_that_it_meets() {
+    watched(|| {
+        let (site, _, c) = candidate();
+        let deselecting = site.clone();
+        at(Published, move || assert_eq!(deselecting.registry.deselect(DEVICE), Some(c.identity())));
+        site.select(c).unwrap();
+        site.rests_on(None);
+        all_steps_were_reached();
+
+        for step in [Published, Judged, PriorRead, Restored] {
+            let (site, p, c) = candidate();
+            let deselecting = site.clone();
+            let deselect = move || assert_eq!(deselecting.registry.deselect(DEVICE), Some(p.identity()));
+            let retirement = if step == Published {
+                dies(&site, Published, c, deselect)
+            } else {
+                let retirement = dies(&site, Published, c, || {});
+                at(step, deselect);
+                retirement
+            };
+            inactive(site.select(c), Retired);
+            site.rests_on(None);
+            all_steps_were_reached();
+            retirement.go_on();
+            site.rests_on(None);
+            assert_eq!(site.lifecycle(p), Active);
+        }
     });
 }
 

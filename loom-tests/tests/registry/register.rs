@@ -23,6 +23,17 @@ fn register_and_register() {
     });
 }
 
+/// C002, R13: a registration takes the place that was deselected, or came before and displaced nothing.
+#[test]
+fn register_and_deselect() {
+    race(World::<1>::new, &[|w| w.register(), |w| w.deselect()], |w, answers| {
+        let n = registered(&answers[0]);
+        assert_eq!(answers[1], Ok(w.at(0)));
+        assert!([None, Some(n)].contains(&w.selected()));
+        assert_eq!([w.at(0), n].map(|m| w.lifecycle(m)), [Some(Active); 2]);
+    });
+}
+
 /// R24: on a device that nobody knew, `bind` gives the newcomer or finds nothing.
 #[test]
 fn register_and_bind() {

@@ -1,7 +1,7 @@
 //! The calls that race, and what they answer.
 
 use super::world::{DEVICE, World};
-use liveslot_loom::{BindingError, MechanismIdentity, MechanismLifecycle};
+use liveslot_loom::{BindingError, MechanismIdentity, MechanismLifecycle, SelectIfError};
 use std::sync::Arc;
 
 /// `Ok` with the mechanism that the call was about, or that it gave.
@@ -13,6 +13,8 @@ pub enum Refusal {
     Inactive(MechanismIdentity, MechanismLifecycle),
     Lost(Arc<str>),
     Unselected,
+    /// The version of the selection, and what is selected.
+    Changed(u64, Option<MechanismIdentity>),
     Unregistered(MechanismIdentity),
     NoContext,
     NoAuthority,
@@ -38,6 +40,16 @@ impl From<BindingError> for Refusal {
     }
 }
 
+impl From<SelectIfError> for Refusal {
+    fn from(error: SelectIfError) -> Self {
+        match error {
+            SelectIfError::Conflict { device: DEVICE, version, selected } => Self::Changed(version, selected),
+            SelectIfError::Binding(error) => error.into(),
+            error => panic!("no model expects this: {error}"),
+        }
+    }
+}
+
 impl<const N: usize> World<N> {
     /// The identity of mechanism `n`.
     pub fn at(&self, n: usize) -> MechanismIdentity {
@@ -47,6 +59,17 @@ impl<const N: usize> World<N> {
     pub fn select(&self, n: usize) -> Answer {
         self.registry.select(self.mechanisms[n])?;
         Ok(self.at(n))
+    }
+
+    /// Instead of what the world starts with.
+    pub fn select_if_unchanged(&self, n: usize) -> Answer {
+        let version = self.registry.device(DEVICE).select_if(1, self.mechanisms[n])?;
+        assert_eq!(version, 2);
+        Ok(self.at(n))
+    }
+
+    pub fn deselect(&self) -> Answer {
+        self.registry.deselect(DEVICE).ok_or(Refusal::Unselected)
     }
 
     pub fn retire(&self, n: usize) -> Answer {

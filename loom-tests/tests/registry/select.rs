@@ -1,4 +1,4 @@
-//! R20, R22–R24, R120–R123, R128: selecting and binding.
+//! R20, R22–R24, R120–R123, R128, C002, C006: selecting, deselecting and binding.
 
 use super::{roles::Refusal::*, support::race, world::*};
 use liveslot_loom::MechanismLifecycle::*;
@@ -93,6 +93,54 @@ fn two_failing_selects_of_one_candidate() {
         let failed = answers[..2].iter().all(|answer| *answer == Err(Inactive(c, Retired)));
         assert!(failed || answers[..2].contains(&Ok(c)), "{answers:?}");
         assert_eq!(w.selected(), if failed { Some(w.at(0)) } else { None }, "{answers:?}");
+    });
+}
+
+/// C006: of two selections on one condition one wins, and the other is told of it.
+#[test]
+fn select_if_and_select_if() {
+    race(World::<3>::new, &[|w| w.select_if_unchanged(1), |w| w.select_if_unchanged(2)], |w, answers| {
+        let [a, b] = [w.at(1), w.at(2)];
+        if answers[0] == Ok(a) {
+            assert_eq!((&answers[1], w.selected()), (&Err(Changed(2, Some(a))), Some(a)));
+        } else {
+            assert_eq!((answers, w.selected()), (vec![Err(Changed(2, Some(b))), Ok(b)], Some(b)));
+        }
+        assert_eq!([a, b].map(|m| w.lifecycle(m)), [Some(Active); 2]);
+    });
+}
+
+/// R20, R120, C006: a conditional selection fails as another does.
+#[test]
+fn select_if_and_retire() {
+    race(World::<2>::new, &[|w| w.select_if_unchanged(1), |w| w.retire(1)], |w, answers| {
+        let [p, c] = [w.at(0), w.at(1)];
+        if answers[0] == Ok(c) {
+            assert_eq!(w.selected(), None, "selected, then retired");
+        } else {
+            assert_eq!((&answers[0], w.selected()), (&Err(Inactive(c, Retired)), Some(p)));
+        }
+    });
+}
+
+/// C006: the retirement of what was to be replaced comes before a conditional selection, or leaves it alone.
+#[test]
+fn select_if_and_retire_of_the_one_before() {
+    race(World::<2>::new, &[|w| w.select_if_unchanged(1), |w| w.retire(0)], |w, answers| {
+        let c = w.at(1);
+        let expected = if answers[0] == Ok(c) { (Ok(c), Some(c)) } else { (Err(Changed(2, None)), None) };
+        assert_eq!((answers[0].clone(), w.selected()), expected);
+    });
+}
+
+/// C002, R22: nothing is promoted in place of what was deselected, which stays Active.
+#[test]
+fn deselect_and_select() {
+    race(World::<2>::new, &[|w| w.deselect(), |w| w.select(1)], |w, answers| {
+        let [p, c] = [w.at(0), w.at(1)];
+        let expected = if answers[0] == Ok(p) { (Ok(p), Some(c)) } else { (Ok(c), None) };
+        assert_eq!((answers[0].clone(), w.selected()), expected);
+        assert_eq!([p, c].map(|m| w.lifecycle(m)), [Some(Active); 2]);
     });
 }
 
