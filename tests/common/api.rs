@@ -55,6 +55,9 @@ fn life(registry: &BindingRegistry, device: DeviceKey) -> (RegisteredProviderCon
     assert!(matches!(refused, Err(BindingError::DeviceMismatch { .. })));
     let mechanism = registry.register_allocator_with_device(context, authority, Arc::new(HostAllocator), device).unwrap();
     registry.select(mechanism).unwrap();
+    let handle = registry.device(device);
+    assert_eq!(handle.deselect(), Some(mechanism.identity()));
+    handle.select_if(handle.version(), mechanism).unwrap();
     let binding = registry.bind(device).unwrap();
     assert_eq!(binding.identity().mechanism(), mechanism.identity());
     work(&binding);
