@@ -60,8 +60,8 @@ impl BindingRegistry {
         device.slot.select(candidate).map_err(|dead| refusal(&dead))
     }
 
-    /// Leaves `device` without selection, and says what was selected. That mechanism stays Active, keeps its bindings, and can be
-    /// selected again; [`bind`](Self::bind) finds nothing until a selection, or the next registration on the device. `None` if
+    /// Leaves `device` without selection, and says what was selected. That mechanism's life is not touched: it keeps its bindings, and can
+    /// be selected again. [`bind`](Self::bind) finds nothing until a selection, or the next registration on the device. `None` if
     /// nothing was selected at one instant during the call, also for a device nobody registered.
     ///
     /// Beside a [`select`](Self::select) whichever is later wins.
