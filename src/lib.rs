@@ -55,11 +55,11 @@ pub mod release;
 mod sync;
 
 pub use contract::{
-    AllocationCommitRange, AllocationGeneration, AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState, AuthorityIdentity,
+    AbandonedQuarantine, AllocationCommitRange, AllocationGeneration, AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState, AuthorityIdentity,
     BindingGeneration, BindingId, BindingIdentity, BindingResource, DeferredEnqueueRejection, DeviceAllocator, DeviceKey, MappedAllocation,
     MechanismCoherence, MechanismIdentity, MechanismSnapshot, MemoryRole, ProviderContextIdentity, ProviderContextPin,
     ProviderContextPinError, ProviderContextPinSource, QuarantineReason, QuarantinedAllocation, ReleaseAccounting, ReleaseFailure,
-    ResidualOwnership, SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo, Tier, VirtualBacking,
+    ResidualOwnership, RetriedQuarantine, SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo, Tier, VirtualBacking,
 };
 pub use error::{BindingError, MemoryError};
 pub use handles::{

@@ -77,6 +77,7 @@ pub trait SharedDevicePrefix: Send + Sync + Debug {
 /// | `device` | registration, once | the one that registers |
 /// | `allocate` | an allocation through a binding | the one that allocates |
 /// | `release` | each way of releasing, once per allocation | its caller's: often another one than the allocation's |
+/// | `release_again` | [`retry_quarantined`](crate::BindingRegistry::retry_quarantined), after a failure | its caller's |
 /// | `deallocate_with_unmapped` | the provided `release` only | as `release` |
 /// | `deallocate` | the provided `deallocate_with_unmapped`; an allocation for which no identity is left | as `release`; as `allocate` |
 /// | `as_virtual_backing`, `as_shared_mapping` | discovery through a binding, and each call of a capability handle anew | its caller's |
@@ -106,7 +107,8 @@ pub trait SharedDevicePrefix: Send + Sync + Debug {
 /// - A whole allocation goes back through the allocator and never through a capability.
 ///
 /// In return, each allocation is given back at most once: one call of one of the three release methods, with the
-/// pointer that was returned and the size and alignment that were asked for.
+/// pointer that was returned and the size and alignment that were asked for. Only what a `release` has *failed* to give back may come
+/// again, in [`release_again`](Self::release_again), and only if somebody asks for it.
 ///
 /// # Example
 ///
@@ -187,8 +189,9 @@ pub trait DeviceAllocator: Send + Sync + Debug {
     /// As provided, it calls [`deallocate_with_unmapped`](Self::deallocate_with_unmapped) and reports a complete release
     /// of `bytes` bytes.
     ///
-    /// Whatever is reported, the call is not repeated: a residual and a failure are quarantined until the termination of
-    /// the provider context is confirmed. A failure promises that nothing was released. The library keeps the fact and not the text of a
+    /// Whatever is reported, the library does not repeat the call by itself: a residual and a failure are quarantined until the
+    /// termination of the provider context is confirmed, or until somebody gives them back or up. A failure promises that nothing was
+    /// released, so that it may be [retried](Self::release_again). The library keeps the fact and not the text of a
     /// failure: an allocator that wants its reason to be seen logs it before it returns.
     ///
     /// # Safety
@@ -199,6 +202,21 @@ pub trait DeviceAllocator: Send + Sync + Debug {
         // SAFETY: the caller's promise is passed on, with its arguments.
         let unmapped_bytes = unsafe { self.deallocate_with_unmapped(ptr, bytes, align) };
         AllocationReleaseOutcome::complete(ReleaseAccounting::new(bytes as u64, unmapped_bytes))
+    }
+
+    /// Gives an allocation back whose last release has failed: see
+    /// [`retry_quarantined`](crate::BindingRegistry::retry_quarantined), which alone calls it, and where a failure may be followed by
+    /// the next. Otherwise as [`release`](Self::release), which it calls as provided.
+    ///
+    /// An allocator that keeps books about failed releases overrides it; one that passes calls on to another passes this one on, too.
+    ///
+    /// # Safety
+    ///
+    /// As for [`release`](Self::release). The last call of `release` or `release_again` for this allocation has returned
+    /// [`AllocationReleaseOutcome::Failed`], as did all before it.
+    unsafe fn release_again(&self, ptr: NonNull<u8>, bytes: usize, align: usize) -> AllocationReleaseOutcome {
+        // SAFETY: the caller's promise is passed on, with its arguments; nothing was released before.
+        unsafe { self.release(ptr, bytes, align) }
     }
 
     /// The device whose memory this is.
@@ -240,6 +258,11 @@ impl<A: DeviceAllocator + ?Sized> DeviceAllocator for Arc<A> {
     unsafe fn release(&self, ptr: NonNull<u8>, bytes: usize, align: usize) -> AllocationReleaseOutcome {
         // SAFETY: as above.
         unsafe { (**self).release(ptr, bytes, align) }
+    }
+
+    unsafe fn release_again(&self, ptr: NonNull<u8>, bytes: usize, align: usize) -> AllocationReleaseOutcome {
+        // SAFETY: as above.
+        unsafe { (**self).release_again(ptr, bytes, align) }
     }
 
     fn device(&self) -> DeviceKey {

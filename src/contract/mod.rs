@@ -13,6 +13,7 @@
 //! | `context_pin.rs` | how a provider keeps a context usable: [`ProviderContextPin`], [`ProviderContextPinSource`] |
 //! | `resource.rs` | what a mechanism pins besides its allocator: [`BindingResource`] |
 //! | `outcome.rs` | how a release ended: states, outcomes, accounting, reasons |
+//! | `settlement.rs` | what came of quarantined ownership: [`RetriedQuarantine`], [`AbandonedQuarantine`] |
 //! | `snapshot.rs` | a copy of one mechanism's state: [`MechanismSnapshot`] |
 
 mod allocator;
@@ -22,6 +23,7 @@ mod device;
 mod identity;
 mod outcome;
 mod resource;
+mod settlement;
 mod snapshot;
 
 pub use self::allocator::{AllocationCommitRange, DeviceAllocator, MappedAllocation, SharedDevicePrefix, SharedPrefixCommitInfo};
@@ -37,4 +39,5 @@ pub use self::outcome::{
     ReleaseFailure, ResidualOwnership,
 };
 pub use self::resource::{BindingResource, MechanismCoherence};
+pub use self::settlement::{AbandonedQuarantine, RetriedQuarantine};
 pub use self::snapshot::MechanismSnapshot;

@@ -17,10 +17,11 @@ use crate::{
         DeviceKey, ProviderContextIdentity, QuarantineReason, QuarantinedAllocation, ReleaseAccounting, ResidualOwnership,
     },
     error::BindingError,
+    mechanism::{Entry, Retry},
     primitives::MechanismLifecycle,
     sync::Arc,
 };
-use std::{error, fmt, mem::ManuallyDrop, ptr, ptr::NonNull};
+use std::{error, fmt, mem, mem::ManuallyDrop, ptr, ptr::NonNull};
 
 /// A release that did not happen, or not wholly, with the allocation it was asked for.
 ///
@@ -303,14 +304,19 @@ impl PreparedAllocationRelease {
         match mechanism.phase() {
             MechanismLifecycle::Active | MechanismLifecycle::Retired => {
                 let allocator = allocation.binding().hold().allocator();
+                let asked = Asked(allocation);
                 // SAFETY: made by this allocator with these values; this is the only right to release it, and unwinding retains it.
                 match unsafe { allocator.release(allocation.as_ptr(), allocation.len(), allocation.alignment()) } {
                     AllocationReleaseOutcome::Complete { ref accounting } => {
+                        asked.answered();
                         allocation.record().step_to(State::Gone);
                         mechanism.pins.settle(allocation.record().home);
                         Ok(complete(accounting))
                     }
-                    incomplete => Err(allocation.retain_residual(incomplete)),
+                    incomplete => {
+                        asked.answered();
+                        Err(allocation.retain_residual(incomplete))
+                    }
                 }
             }
             MechanismLifecycle::DeviceLost => Err(allocation.retain(AllocationReleaseState::DeviceLost, QuarantineReason::DeviceLost)),
@@ -351,12 +357,16 @@ impl fmt::Debug for PreparedAllocationRelease {
 }
 
 impl BoundAllocation {
-    /// Queued → quarantined, with nothing released.
+    /// Queued → quarantined, the allocator not having been asked.
     #[cold]
     pub(super) fn retain(&mut self, state: AllocationReleaseState, reason: QuarantineReason) -> AllocationReleaseOutcome {
+        self.retain_whole(state, reason, Retry::unasked(reason))
+    }
+
+    fn retain_whole(&self, state: AllocationReleaseState, reason: QuarantineReason, retry: Retry) -> AllocationReleaseOutcome {
         let retained_bytes = self.len() as u64;
         let residual = ResidualOwnership { state, reason, retained_bytes, address: self.exposed_address(), align: self.alignment() };
-        self.quarantine(residual);
+        self.quarantine(residual, retry);
         AllocationReleaseOutcome::quarantined(ReleaseAccounting::eager(retained_bytes), residual)
     }
 
@@ -364,10 +374,10 @@ impl BoundAllocation {
     #[cold]
     fn retain_residual(&mut self, outcome: AllocationReleaseOutcome) -> AllocationReleaseOutcome {
         let AllocationReleaseOutcome::Quarantined { accounting, residual } = outcome else {
-            return self.retain(AllocationReleaseState::Quarantined, QuarantineReason::AllocatorRefused);
+            return self.retain_whole(AllocationReleaseState::Quarantined, QuarantineReason::AllocatorRefused, Retry::Again);
         };
         let residual = ResidualOwnership { address: self.exposed_address(), align: self.alignment(), ..residual };
-        self.quarantine(residual);
+        self.quarantine(residual, Retry::Never);
         AllocationReleaseOutcome::quarantined(accounting, residual)
     }
 
@@ -376,9 +386,9 @@ impl BoundAllocation {
         self.as_ptr().as_ptr().expose_provenance()
     }
 
-    fn quarantine(&mut self, residual: ResidualOwnership) {
+    fn quarantine(&self, residual: ResidualOwnership, retry: Retry) {
         self.record().step_to(State::Gone);
-        self.binding().mechanism().quarantine.push(QuarantinedAllocation {
+        let allocation = QuarantinedAllocation {
             identity: self.identity(),
             address: residual.address,
             bytes: self.len(),
@@ -386,6 +396,25 @@ impl BoundAllocation {
             state: residual.state,
             reason: residual.reason,
             retained_bytes: residual.retained_bytes,
-        });
+        };
+        self.binding().mechanism().quarantine.push(Entry { allocation, pointer: self.as_ptr(), home: self.record().home, retry });
+    }
+}
+
+/// The allocator is being asked. Dropped by unwinding, nobody knows what was released: the allocation is retained, and not released
+/// again.
+struct Asked<'a>(&'a BoundAllocation);
+
+impl Asked<'_> {
+    #[inline]
+    fn answered(self) {
+        mem::forget(self);
+    }
+}
+
+impl Drop for Asked<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.retain_whole(AllocationReleaseState::Quarantined, QuarantineReason::AbandonedRequest, Retry::Never);
     }
 }

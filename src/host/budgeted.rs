@@ -10,7 +10,7 @@
 //!                       refunded ◀──────────────────────── Settlement ─────────────▶ quarantined
 //!                          ▲            complete                        incomplete,        │
 //!                          │                                            failed, panic      │
-//!                          └──────────── the allocator is destroyed ◀──────────────────────┘ and whatever is used still
+//!                          └── a retried release completes, the allocator is destroyed ◀───┘ and whatever is used still
 //! ```
 //!
 //! What never reaches the allocator (the device was lost, an owner was dropped, a queue refused) stays used, because the memory does.
@@ -122,6 +122,14 @@ impl Account {
         self.budget.quarantine(charged, retained);
     }
 
+    /// Something of `bytes` bytes, which was quarantined whole, is gone but for `retained`; if for that, it still counts as one.
+    #[cold]
+    fn reclaim(&self, bytes: u64, retained: Option<u64>) {
+        let count = u64::from(retained.is_none());
+        let reclaimed = self.quarantined.take(bytes - retained.unwrap_or(0).min(bytes), count);
+        self.budget.discharge(0, reclaimed);
+    }
+
     /// Something of `bytes` bytes is about to be destroyed.
     #[inline]
     fn settle(&self, bytes: u64) -> Settlement<'_> {
@@ -202,6 +210,7 @@ impl Drop for Settlement<'_> {
 /// | a release that completes | its bytes are refunded, after the allocator has returned |
 /// | a release that leaves something behind | what was retained goes into quarantine, at most all of it; the rest is refunded |
 /// | a release that fails or panics | all bytes go into quarantine |
+/// | a [retry](DeviceAllocator::release_again) of a failed release | what is gone then leaves the quarantine, and is refunded |
 /// | an allocation that is never released | its bytes stay used |
 /// | the allocator is destroyed | everything that it has used or in quarantine is refunded, after its destructor |
 ///
@@ -387,6 +396,19 @@ impl<A: DeviceAllocator> DeviceAllocator for BudgetedAllocator<A> {
             AllocationReleaseOutcome::Complete { .. } => settlement.complete(),
             AllocationReleaseOutcome::Quarantined { residual, .. } => settlement.incomplete(residual.retained_bytes),
             AllocationReleaseOutcome::Failed { .. } => settlement.incomplete(bytes as u64),
+        }
+        outcome
+    }
+
+    unsafe fn release_again(&self, ptr: NonNull<u8>, bytes: usize, align: usize) -> AllocationReleaseOutcome {
+        // SAFETY: the caller's promise is passed on, with its arguments.
+        let outcome = unsafe { self.allocator.release_again(ptr, bytes, align) };
+        match &outcome {
+            AllocationReleaseOutcome::Complete { .. } => self.allocations.reclaim(bytes as u64, None),
+            AllocationReleaseOutcome::Quarantined { residual, .. } => {
+                self.allocations.reclaim(bytes as u64, Some(residual.retained_bytes));
+            }
+            AllocationReleaseOutcome::Failed { .. } => {}
         }
         outcome
     }

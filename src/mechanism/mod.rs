@@ -6,15 +6,18 @@
 //! | [`support`] | what a mechanism pins besides its allocator: an authority or a provider context as registered |
 //! | [`teardown`] | allocator → authority → context, and what happens when one of them panics |
 //! | [`quarantine`] | ownership that was retained |
+//! | [`settle`] | retained ownership given back, or up, on request |
 //! | [`snapshot`] | copies of state for observers |
 
 pub(crate) mod entry;
 pub(crate) mod quarantine;
+mod settle;
 mod snapshot;
 pub(crate) mod support;
 pub(crate) mod teardown;
 
 pub(crate) use self::{
     entry::{Hold, Mechanism, Names},
+    quarantine::{Entry, Retry},
     support::{InUse, Support},
 };

@@ -1,20 +1,34 @@
 //! Copies of a mechanism's state.
 //!
 //! The order of reading is the order of proof: the lifecycle first, whose refusals are then on every stripe, the head of the quarantine
-//! next, the stripes last. Each allocation is counted by one word at every instant, so an allocation that stands during
-//! the whole call is counted once; and every quarantined one that the head counts is still in the stripes' totals.
+//! next, the stripes after it, and the head once more. Each allocation is counted by one word at every instant, so an allocation that
+//! stands during the whole call is counted once; and every quarantined one that the head counts is still in the stripes' totals, unless
+//! it was withdrawn before they were read, which the second look at the head shows.
 
-use super::entry::Mechanism;
+use super::{entry::Mechanism, quarantine::Retained};
 use crate::{
     contract::{MechanismSnapshot, QuarantinedAllocation},
-    primitives::MechanismLifecycle,
+    primitives::{MechanismLifecycle, pins::Totals},
 };
 
 impl Mechanism {
+    /// What is retained, and the stripes' totals, which count all of it.
+    fn counts(&self) -> (Retained, Totals) {
+        let mut retained = self.quarantine.retained();
+        loop {
+            let totals = self.pins.totals();
+            // The stripes' Acquire keeps this look after them: who sees a settlement there sees the withdrawal that came before it.
+            let now = self.quarantine.retained();
+            if now.withdrawn == retained.withdrawn {
+                return (retained, totals);
+            }
+            retained = now;
+        }
+    }
+
     pub(crate) fn snapshot(&self) -> MechanismSnapshot {
         let lifecycle = self.settled_phase();
-        let retained = self.quarantine.retained();
-        let totals = self.pins.totals();
+        let (retained, totals) = self.counts();
         let queued = totals.queued - retained.allocations;
         let snapshot = MechanismSnapshot {
             identity: self.names.mechanism,
@@ -27,7 +41,7 @@ impl Mechanism {
             active_operations: totals.operations + queued,
             queued_releases: queued,
             quarantined_allocations: retained.allocations,
-            quarantined_bytes: retained.bytes,
+            quarantined_bytes: retained.bytes(),
         };
         match lifecycle {
             // What it owned has been written off, and nothing is in progress.
@@ -46,7 +60,7 @@ impl Mechanism {
     pub(crate) fn quarantined(&self) -> Vec<QuarantinedAllocation> {
         match self.phase() {
             MechanismLifecycle::Terminated => Vec::new(),
-            _ => self.quarantine.list(),
+            _ => self.quarantine.standing().iter().map(|standing| standing.entry().allocation).collect(),
         }
     }
 }

@@ -23,7 +23,7 @@
 //!
 //! | operation | progress | cost |
 //! | --- | --- | --- |
-//! | [`Pins::enter`], [`Operation`]'s end, [`Operation::record`], [`Pins::queue`], [`Pins::settle`] | wait-free | one RMW on one stripe; a refusal two |
+//! | [`Pins::enter`], [`Pins::enter_release`], [`Operation`]'s end, [`Operation::record`], [`Operation::settle`], [`Pins::queue`], [`Pins::settle`] | wait-free | one RMW on one stripe; a refusal two |
 //! | [`Pins::acquire`], [`Pins::derive`], [`Pins::derive_at`], [`Pins::release`] | wait-free | one RMW on the caller's stripe; after closing a second one on the central word |
 //! | [`Pins::close_admission`], [`Pins::close_handles`] | wait-free | one RMW per stripe |
 //! | [`Pins::totals`] | wait-free | one load per stripe |
@@ -179,6 +179,18 @@ impl Pins {
         // Relaxed: nothing was done in between.
         self.stripe(home).admission.fetch_sub(OPERATION, Relaxed);
         if before & (LOST | RETIRED) != 0 { Refused::Closed } else { Refused::Full }
+    }
+
+    /// Begins an operation on what stands in a queued total at `home`: refused by LOST alone.
+    pub fn enter_release(&self, home: Home) -> Result<Operation<'_>, Refused> {
+        // Acquire: as in `enter`.
+        let before = self.stripe(home).admission.fetch_add(OPERATION, Acquire);
+        if before & LOST != 0 || Totals::of(before).operations as u64 >= OPERATION_LIMIT {
+            // Relaxed: nothing was done in between.
+            self.stripe(home).admission.fetch_sub(OPERATION, Relaxed);
+            return Err(if before & LOST != 0 { Refused::Closed } else { Refused::Full });
+        }
+        Ok(Operation { pins: self, home })
     }
 
     /// Live → queued, at home. The caller has won the record's right to be released.
@@ -337,6 +349,13 @@ impl Operation<'_> {
     pub fn record(self) {
         // Release: what was made happens-before whatever finds it counted. Pairs with `totals`.
         self.pins.stripe(self.home).admission.fetch_add(LIVE.wrapping_sub(OPERATION), Release);
+        std::mem::forget(self);
+    }
+
+    /// Ends the operation with what stood in the queued total at its home: both are gone in one step.
+    pub fn settle(self) {
+        // Release: as in `Pins::settle`.
+        self.pins.stripe(self.home).admission.fetch_sub(OPERATION + QUEUED, Release);
         std::mem::forget(self);
     }
 }

@@ -94,7 +94,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free but for the epoch, whose pin is lock-free: a walk over the device's mechanisms, with one read-modify-write per stripe.
+    /// Lock-free, as [`snapshot`](Self::snapshot): a walk over the device's mechanisms, with one read-modify-write per stripe.
     pub fn confirm_context_terminated(&self, context: RegisteredProviderContext) -> Result<(), BindingError> {
         let guard = epoch::pin();
         self.inner.context(context, &guard)?;

@@ -11,6 +11,7 @@
 //! | [`lose`] | losing a device, confirming that a context is gone |
 //! | [`remove`] | removing, and the end of the registry |
 //! | [`observe`] | snapshots and lists |
+//! | [`settle`] | quarantined ownership given back, or up |
 //!
 //! A token is looked up under an epoch guard, and what is found is used under it: words only, and holds that are acquired.
 //! Every call ends its guard before it lets go of anything of the user's.
@@ -23,6 +24,7 @@ mod register;
 mod remove;
 mod retire;
 mod select;
+mod settle;
 mod token;
 
 pub use self::{
@@ -60,7 +62,7 @@ use std::fmt;
 /// | [`invalidate_device`](Self::invalidate_device) | lock-free: each further pass is paid for by a registration | per mechanism of the device one compare-and-swap and one RMW per stripe |
 /// | [`register_allocator`](Self::register_allocator) | lock-free | four allocations, two of which are stripes and entry |
 /// | [`remove`](Self::remove) | lock-free | one RMW per stripe, one deferral |
-/// | [`snapshot`](Self::snapshot) | wait-free but for the epoch | one load per stripe |
+/// | [`snapshot`](Self::snapshot) | lock-free: it looks again only if quarantined ownership was given back or up | one load per stripe, two of the quarantine |
 #[derive(Clone)]
 pub struct BindingRegistry {
     inner: Arc<Inner>,

@@ -17,8 +17,8 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free but for the epoch, whose pin is lock-free: one load per stripe; unless the mechanism is Active, at most one
-    /// read-modify-write per stripe.
+    /// Lock-free: it looks again only after quarantined ownership of the mechanism was given back or up meanwhile. One load per stripe;
+    /// unless the mechanism is Active, at most one read-modify-write per stripe.
     pub fn snapshot(&self, mechanism: RegisteredMechanism) -> Result<MechanismSnapshot, BindingError> {
         let guard = epoch::pin();
         Ok(self.inner.mechanism(mechanism, &guard)?.1.snapshot())
@@ -33,7 +33,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free but for the epoch, whose pin is lock-free: a walk over all devices.
+    /// As [`snapshot`](Self::snapshot), over all devices.
     pub fn snapshots(&self) -> Result<Vec<MechanismSnapshot>, BindingError> {
         let guard = epoch::pin();
         let mechanisms = self.inner.devices.iter().flat_map(|device| device.mechanisms.iter(&guard));

@@ -11,6 +11,7 @@ mod outcomes;
 mod owners;
 mod requests;
 mod rig;
+mod settlement;
 mod snapshots;
 #[path = "../support/mod.rs"]
 mod support;

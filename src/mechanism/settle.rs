@@ -1,0 +1,149 @@
+//! Ownership that was retained, given back or given up after all: always on somebody's request.
+//!
+//! A *retry* takes one entry at a time: it claims the entry, is admitted at the entry's home unless LOST is there, and then runs the
+//! allocator with nothing held but the caller's hold, the claim of this one entry, which nobody waits for, and the counted operation. What
+//! comes of it ends the operation:
+//!
+//! ```text
+//!                              ┌─ complete ─▶ withdrawn ─▶ operation ended and allocation settled, one step
+//! standing ─▶ claimed ─▶ counted ─┼─ failed ───▶ as it was, or replaced the first time ─┐
+//!               │              ├─ partial ──▶ replaced, never tried again ──────────┼─▶ operation ended
+//!               ▼              └─ panic ────▶ replaced, never tried again ──────────┘
+//!        as it was, if LOST
+//! ```
+//!
+//! The entry stays in the quarantine until the allocator has answered, so the allocation is counted in one place throughout. The claim
+//! comes before the operation: it keeps the entry where it is, and so nothing begins on a mechanism that owns nothing, which "idle for
+//! ever" relies on. Admission is the stripe's decision, as for every other call: a confirmation that has set LOST there either finds the
+//! operation or has it refused.
+//!
+//! *Giving up* claims, withdraws and settles. It calls no allocator, so any lifecycle will do.
+
+use super::{
+    entry::Hold,
+    quarantine::{Claim, Entry, Retry, Standing},
+};
+use crate::{
+    contract::{
+        AbandonedQuarantine, AllocationReleaseOutcome, AllocationReleaseState, QuarantineReason, QuarantinedAllocation, RetriedQuarantine,
+    },
+    error::BindingError,
+    primitives::{MechanismLifecycle, pins::Operation},
+};
+
+impl Hold {
+    pub(crate) fn retry_quarantined(&self, limit: usize) -> Result<RetriedQuarantine, BindingError> {
+        const OPERATION: &str = "a retry of quarantined releases";
+        let mechanism = self.mechanism();
+        let phase = mechanism.phase();
+        if !matches!(phase, MechanismLifecycle::Active | MechanismLifecycle::Retired) {
+            return Err(mechanism.refusal(phase, OPERATION));
+        }
+        let mut entries = mechanism.quarantine.standing();
+        let mut done = RetriedQuarantine { skipped: entries.len(), ..Default::default() };
+        entries.retain(|standing| standing.entry().retry != Retry::Never);
+        // The least often tried first, and of those the oldest: what fails for ever keeps nothing else from its turn.
+        entries.reverse();
+        entries.sort_by_key(Standing::tries);
+        for standing in entries {
+            if done.tried() == limit {
+                break;
+            }
+            let Some(claim) = standing.claim() else { continue };
+            match mechanism.pins.enter_release(claim.entry().home) {
+                Ok(operation) => {
+                    done.skipped -= 1;
+                    self.retry(claim, operation, &mut done);
+                }
+                Err(refused) if done.tried() == 0 => return Err(mechanism.refused(refused, OPERATION)),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn retry(&self, claim: Claim<'_>, operation: Operation<'_>, done: &mut RetriedQuarantine) {
+        let entry = *claim.entry();
+        let QuarantinedAllocation { bytes, align, .. } = entry.allocation;
+        let allocator = self.allocator();
+        let asked = Asked(Some((claim, operation)));
+        // SAFETY: made by this mechanism's allocator with these values; the claim is the only right to release it, and `retry` says that
+        // nothing of it was released; unwinding ends the entry as one that is not released again.
+        let outcome = unsafe {
+            match entry.retry {
+                Retry::First => allocator.release(entry.pointer, bytes, align),
+                _ => allocator.release_again(entry.pointer, bytes, align),
+            }
+        };
+        let (claim, operation) = asked.answered();
+        done.unmapped_bytes = done.unmapped_bytes.saturating_add(outcome.unmapped_bytes());
+        match outcome {
+            AllocationReleaseOutcome::Complete { .. } => {
+                claim.withdraw();
+                operation.settle();
+                done.released += 1;
+                done.released_bytes = done.released_bytes.saturating_add(bytes as u64);
+                return;
+            }
+            AllocationReleaseOutcome::Quarantined { residual, .. } => {
+                claim.replace(entry.kept(residual.state, residual.reason, residual.retained_bytes, Retry::Never));
+            }
+            // As it was: retrying what fails for ever costs no memory.
+            AllocationReleaseOutcome::Failed { .. } if entry.retry == Retry::Again => claim.tried(),
+            AllocationReleaseOutcome::Failed { .. } => {
+                let (state, reason) = (AllocationReleaseState::Quarantined, QuarantineReason::AllocatorRefused);
+                claim.replace(entry.kept(state, reason, bytes as u64, Retry::Again));
+            }
+        }
+        done.kept += 1;
+        drop(operation);
+    }
+
+    pub(crate) fn abandon_quarantined(&self, mut given_up: impl FnMut(&QuarantinedAllocation) -> bool) -> AbandonedQuarantine {
+        let mechanism = self.mechanism();
+        let mut done = AbandonedQuarantine::default();
+        if mechanism.phase() == MechanismLifecycle::Terminated {
+            return done;
+        }
+        for standing in mechanism.quarantine.standing().into_iter().rev() {
+            if !given_up(&standing.entry().allocation) {
+                continue;
+            }
+            let Some(claim) = standing.claim() else {
+                done.missed += 1;
+                continue;
+            };
+            let &Entry { allocation, home, .. } = claim.entry();
+            done.allocations.push(allocation);
+            claim.withdraw();
+            mechanism.pins.settle(home);
+        }
+        done
+    }
+}
+
+impl Entry {
+    /// What is kept of it after the allocator was asked.
+    fn kept(self, state: AllocationReleaseState, reason: QuarantineReason, retained_bytes: u64, retry: Retry) -> Self {
+        Self { allocation: QuarantinedAllocation { state, reason, retained_bytes, ..self.allocation }, retry, ..self }
+    }
+}
+
+/// The allocator is being asked. Dropped by unwinding, nobody knows what was released: nothing is released again.
+struct Asked<'a>(Option<(Claim<'a>, Operation<'a>)>);
+
+impl<'a> Asked<'a> {
+    fn answered(mut self) -> (Claim<'a>, Operation<'a>) {
+        self.0.take().expect("answered once")
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let Some((claim, operation)) = self.0.take() else { return };
+        let entry = *claim.entry();
+        let (state, reason) = (AllocationReleaseState::Quarantined, QuarantineReason::AbandonedRequest);
+        claim.replace(entry.kept(state, reason, entry.allocation.bytes as u64, Retry::Never));
+        drop(operation);
+    }
+}

@@ -1,0 +1,117 @@
+//! Giving quarantined ownership back, or up: never automatic.
+
+use super::{BindingRegistry, RegisteredMechanism};
+use crate::{
+    contract::{AbandonedQuarantine, QuarantinedAllocation, RetriedQuarantine},
+    error::BindingError,
+    mechanism::Hold,
+    sync::epoch,
+};
+
+impl BindingRegistry {
+    /// Asks the allocator once more to release what `mechanism` retains: at most `limit` entries, on this thread, one after the other, those
+    /// that were tried least often first, and of these the oldest. The library never does this by itself.
+    ///
+    /// An entry is tried if nothing of it can have been released yet and nobody has said that its device is lost:
+    ///
+    /// | how it came to be retained | tried |
+    /// | --- | --- |
+    /// | its request or its owner was dropped, or a queue refused it | yes, by [`release`](crate::DeviceAllocator::release) |
+    /// | it was [quarantined](crate::PreparedAllocationRelease::quarantine) for a reason given | as that reason says in this table |
+    /// | the allocator failed, which promises that nothing was released | yes, by [`release_again`](crate::DeviceAllocator::release_again) |
+    /// | the allocator reported a residual, whatever reason it gave | no |
+    /// | the allocator's release panicked | no |
+    /// | the device was lost, also if a queue says so; or the provider context had terminated | no |
+    ///
+    /// What is released leaves the quarantine. What is not stays, as the allocator reports it now. While an entry is tried it is still in
+    /// the quarantine, and counts as one operation, so that neither [`remove`](Self::remove) nor
+    /// [`confirm_context_terminated`](Self::confirm_context_terminated) goes through; once released, and until it has been settled, it shows
+    /// as a queued release. Racing calls try an entry once at a time.
+    ///
+    /// A loss that comes between two entries ends the call; one that comes while the allocator is inside changes nothing about its answer.
+    ///
+    /// ```
+    /// use liveslot::{BindingRegistry, DeviceKey, HostAllocator};
+    /// use std::sync::Arc;
+    ///
+    /// let registry = BindingRegistry::new()?;
+    /// let context = registry.register_provider_context(DeviceKey::HOST, Arc::new(()))?;
+    /// let authority = registry.register_authority(DeviceKey::HOST, Arc::new(()))?;
+    /// let mechanism = registry.register_allocator(context, authority, Arc::new(HostAllocator))?;
+    ///
+    /// drop(registry.bind(DeviceKey::HOST)?.allocate_owning(64, 8)?); // nobody released it
+    /// registry.retire(mechanism)?;
+    /// assert!(registry.remove(mechanism).is_err()); // so it is retained
+    /// let done = registry.retry_quarantined(mechanism, usize::MAX)?;
+    /// assert_eq!((done.released, done.released_bytes), (1, 64));
+    /// registry.remove(mechanism)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`]; [`BindingError::DeviceLost`] or
+    /// [`BindingError::InactiveMechanism`] unless the mechanism is Active or Retired; [`BindingError::IdentityExhausted`] if a counter is
+    /// full. Nothing was tried then.
+    ///
+    /// # Panics
+    ///
+    /// If the allocator does. That entry is retained as abandoned and not tried again; those after it were not tried.
+    ///
+    /// # Progress
+    ///
+    /// Wait-free but for the epoch, the allocator and what leaves or changes in the quarantine: these are lock-free.
+    pub fn retry_quarantined(&self, mechanism: RegisteredMechanism, limit: usize) -> Result<RetriedQuarantine, BindingError> {
+        self.hold(mechanism)?.retry_quarantined(limit)
+    }
+
+    /// Gives up the ownership of each entry that `mechanism` retains and `given_up` says yes to, in any lifecycle, and reports what that was.
+    /// Calls no allocator: the memory is the caller's to reclaim, or lost. The library never does this by itself.
+    ///
+    /// Each entry is given up by one call at most, and the report lists what was given up by this one. An allocator's own books know nothing
+    /// of it. On a terminated mechanism everything has been written off, so nothing is left to give up.
+    ///
+    /// ```
+    /// use liveslot::{BindingRegistry, DeviceKey, HostAllocator};
+    /// use std::sync::Arc;
+    ///
+    /// let registry = BindingRegistry::new()?;
+    /// let context = registry.register_provider_context(DeviceKey::HOST, Arc::new(()))?;
+    /// let authority = registry.register_authority(DeviceKey::HOST, Arc::new(()))?;
+    /// let mechanism = registry.register_allocator(context, authority, Arc::new(HostAllocator))?;
+    ///
+    /// let owner = registry.bind(DeviceKey::HOST)?.allocate_owning(64, 8)?;
+    /// let identity = owner.identity();
+    /// drop(owner);
+    /// let given_up = registry.abandon_quarantined(mechanism, |entry| entry.identity == identity)?;
+    /// assert_eq!((given_up.allocations.len(), given_up.bytes()), (1, 64)); // leaked, on purpose
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`].
+    ///
+    /// # Panics
+    ///
+    /// If `given_up` does. What it had said yes to before is given up.
+    ///
+    /// # Progress
+    ///
+    /// Lock-free, `given_up` excepted.
+    pub fn abandon_quarantined(
+        &self,
+        mechanism: RegisteredMechanism,
+        given_up: impl FnMut(&QuarantinedAllocation) -> bool,
+    ) -> Result<AbandonedQuarantine, BindingError> {
+        Ok(self.hold(mechanism)?.abandon_quarantined(given_up))
+    }
+
+    /// A hold on a registered mechanism, in any lifecycle.
+    fn hold(&self, mechanism: RegisteredMechanism) -> Result<Hold, BindingError> {
+        let guard = epoch::pin();
+        let (_, found) = self.inner.mechanism(mechanism, &guard)?;
+        // Refused only once it was removed.
+        Hold::acquire(&found).map_err(|_| BindingError::UnregisteredMechanism(mechanism.identity))
+    }
+}
