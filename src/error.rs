@@ -77,7 +77,7 @@ pub enum MemoryError {
 /// Why a registry, a binding or a handle refused a call.
 ///
 /// A refused call has changed nothing. [`ReleaseQuarantined`](Self::ReleaseQuarantined) alone is no refusal: the release
-/// was carried out and cannot be repeated.
+/// was carried out and cannot be repeated by its caller.
 #[derive(Debug, Error)]
 pub enum BindingError {
     /// No identity is left that was never issued, or a counter of the mechanism is full. Nothing wraps.

@@ -137,6 +137,26 @@ fn what_may_be_gone_is_not_asked_for() {
     rig.finish();
 }
 
+/// An owner that is dropped under its views leaves them what they see: it is not asked for, even when they have gone. One that has outlived
+/// its views is.
+#[test]
+fn an_owner_dropped_under_its_views_is_not_asked_for() {
+    let rig = Rig::new();
+    let owner = |rig: &Rig| OwningAllocation::new(hold(rig).allocation);
+    let (under, after) = (owner(&rig), owner(&rig));
+    let (view, earlier) = (under.view(0, 8).unwrap(), after.view(0, 8).unwrap());
+    let identity = under.identity();
+    drop(under);
+    drop(earlier);
+    drop(after);
+    assert_eq!(figures(retry(&rig, usize::MAX)), [1, 0, 1]);
+    drop(view);
+    assert_eq!(figures(retry(&rig, usize::MAX)), [0, 0, 1]);
+    assert_eq!(rig.log.take(), [RELEASE]);
+    assert_eq!(abandon_all(&rig).allocations[0].identity, identity);
+    rig.finish();
+}
+
 /// A failure may be tried as often as one likes, and changes nothing until it is none.
 #[test]
 fn a_failure_is_tried_again() {

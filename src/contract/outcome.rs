@@ -5,7 +5,8 @@ use super::AllocationIdentity;
 use crate::sync::Arc;
 use std::fmt;
 
-/// Where an allocation is in its life.
+/// Where an allocation is in its life, as far as its own handles go: what is kept may still be given back by
+/// [`BindingRegistry::retry_quarantined`](crate::BindingRegistry::retry_quarantined).
 ///
 /// | state | [owned](Self::retains_ownership) | [allocator may be called](Self::permits_allocator_call) | [final](Self::is_terminal) |
 /// | --- | --- | --- | --- |
@@ -145,7 +146,8 @@ pub struct ResidualOwnership {
     /// The bytes that are still held.
     pub retained_bytes: u64,
     /// The address of the allocation. Its provenance is exposed: `std::ptr::with_exposed_provenance_mut` makes it a
-    /// pointer again, for whoever reclaims the memory by hand.
+    /// pointer again, for whoever reclaims the memory by hand, having [given the entry
+    /// up](crate::BindingRegistry::abandon_quarantined).
     pub address: usize,
     /// The alignment of the allocation in bytes.
     pub align: usize,
@@ -189,7 +191,7 @@ pub enum AllocationReleaseOutcome {
         /// What was given back.
         accounting: ReleaseAccounting,
     },
-    /// Something is kept, and can be released no more.
+    /// Something is kept, and can be released no more by the handles that led to it.
     Quarantined {
         /// What was given back.
         accounting: ReleaseAccounting,
@@ -303,7 +305,7 @@ pub struct QuarantinedAllocation {
     /// The allocation.
     pub identity: AllocationIdentity,
     /// Its address. Its provenance is exposed: `std::ptr::with_exposed_provenance_mut` makes it a pointer again, for
-    /// whoever reclaims the memory by hand.
+    /// whoever reclaims the memory by hand, having [given the entry up](crate::BindingRegistry::abandon_quarantined).
     pub address: usize,
     /// Its size in bytes.
     pub bytes: usize,

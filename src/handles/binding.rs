@@ -190,7 +190,8 @@ impl MemoryBinding {
     ///
     /// # Progress
     ///
-    /// Wait-free: one load per stripe; unless the mechanism is Active, at most one read-modify-write per stripe.
+    /// Lock-free: it looks again only after quarantined ownership of the mechanism was given back or up meanwhile. One load per stripe;
+    /// unless the mechanism is Active, at most one read-modify-write per stripe.
     pub fn mechanism_snapshot(&self) -> Result<MechanismSnapshot, BindingError> {
         Ok(self.mechanism().snapshot())
     }

@@ -25,7 +25,7 @@ use std::{error, fmt, mem::ManuallyDrop, ptr, ptr::NonNull};
 
 /// An allocation that is owned: dropped without a release, its ownership is retained in the quarantine, for the reason
 /// [`OwnerDropped`](QuarantineReason::OwnerDropped), whatever views exist. Nothing is released by dropping it: that may be possible only on
-/// another thread, or later.
+/// another thread, or later, and on request: see [`retry_quarantined`](crate::BindingRegistry::retry_quarantined).
 ///
 /// On a device that is lost, dropping it leaves it counted as live, until the end of the provider context is confirmed. So it does where
 /// as many releases are pending or retained as the mechanism can count (2²¹ per stripe).

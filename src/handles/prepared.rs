@@ -360,7 +360,9 @@ impl BoundAllocation {
     /// Queued → quarantined, the allocator not having been asked.
     #[cold]
     pub(super) fn retain(&mut self, state: AllocationReleaseState, reason: QuarantineReason) -> AllocationReleaseOutcome {
-        self.retain_whole(state, reason, Retry::unasked(reason))
+        // Once there is none, none can be made. While there is one, somebody relies on memory that its owner does not release.
+        let retry = if self.record().views() == 0 { Retry::unasked(reason) } else { Retry::Never };
+        self.retain_whole(state, reason, retry)
     }
 
     fn retain_whole(&self, state: AllocationReleaseState, reason: QuarantineReason, retry: Retry) -> AllocationReleaseOutcome {

@@ -146,8 +146,8 @@ impl Budget {
         self.snapshot().used
     }
 
-    /// The bytes that are left of allocations whose release was not completed, or panicked. They come back when their allocator is
-    /// destroyed.
+    /// The bytes that are left of allocations whose release was not completed, or panicked. They come back when a retried
+    /// release completes or their allocator is destroyed.
     ///
     /// # Progress
     ///

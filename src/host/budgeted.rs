@@ -23,6 +23,7 @@
 //! | --- | --- | --- |
 //! | `allocate`, `allocate_committed` | lock-free | a charge of the [`Budget`], two read-modify-writes of the account |
 //! | `deallocate`, `deallocate_with_unmapped`, `release` | lock-free | two compare-and-swaps of the account, a refund of the [`Budget`] |
+//! | `release_again` | lock-free | two compare-and-swaps of the account, two read-modify-writes of the [`Budget`]; nothing if it fails |
 //! | `create_shared_prefix` | lock-free | as `allocate`, and the difference to what was committed; two heap blocks |
 //! | [`BudgetedAllocator::charged`], [`BudgetedAllocator::quarantined`] | wait-free | four loads |
 //! | the destructor | wait-free | four read-modify-writes |

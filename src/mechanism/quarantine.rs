@@ -68,12 +68,12 @@ pub(crate) enum Retry {
     First,
     /// It has been asked, and promised that nothing was released.
     Again,
-    /// Something may be gone already, or somebody has said that the device is.
+    /// Something may be gone already, somebody has said that the device is, or somebody may still look.
     Never,
 }
 
 impl Retry {
-    /// Of an entry whose allocator was not asked.
+    /// Of an entry whose allocator was not asked, and that nobody looks at.
     pub(crate) const fn unasked(reason: QuarantineReason) -> Self {
         use QuarantineReason::*;
         match reason {

@@ -44,7 +44,8 @@ impl Hold {
         entries.retain(|standing| standing.entry().retry != Retry::Never);
         // The least often tried first, and of those the oldest: what fails for ever keeps nothing else from its turn.
         entries.reverse();
-        entries.sort_by_key(Standing::tries);
+        // Each count is read once: it may change meanwhile.
+        entries.sort_by_cached_key(Standing::tries);
         for standing in entries {
             if done.tried() == limit {
                 break;
@@ -68,7 +69,7 @@ impl Hold {
         let allocator = self.allocator();
         let asked = Asked(Some((claim, operation)));
         // SAFETY: made by this mechanism's allocator with these values; the claim is the only right to release it, and `retry` says that
-        // nothing of it was released; unwinding ends the entry as one that is not released again.
+        // nothing of it was released, and each earlier call failed; unwinding ends the entry as one that is not released again.
         let outcome = unsafe {
             match entry.retry {
                 Retry::First => allocator.release(entry.pointer, bytes, align),

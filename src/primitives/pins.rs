@@ -169,16 +169,16 @@ impl Pins {
         // `close_admission`. Which of the two came first is decided by the word itself.
         let before = self.stripe(home).admission.fetch_add(OPERATION, Acquire);
         if before & (LOST | RETIRED) != 0 || is_full(before) {
-            return Err(self.undo_enter(home, before));
+            return Err(self.undo_enter(home, before & (LOST | RETIRED) != 0));
         }
         Ok(Operation { pins: self, home })
     }
 
     #[cold]
-    fn undo_enter(&self, home: Home, before: u64) -> Refused {
+    fn undo_enter(&self, home: Home, closed: bool) -> Refused {
         // Relaxed: nothing was done in between.
         self.stripe(home).admission.fetch_sub(OPERATION, Relaxed);
-        if before & (LOST | RETIRED) != 0 { Refused::Closed } else { Refused::Full }
+        if closed { Refused::Closed } else { Refused::Full }
     }
 
     /// Begins an operation on what stands in a queued total at `home`: refused by LOST alone.
@@ -186,9 +186,7 @@ impl Pins {
         // Acquire: as in `enter`.
         let before = self.stripe(home).admission.fetch_add(OPERATION, Acquire);
         if before & LOST != 0 || Totals::of(before).operations as u64 >= OPERATION_LIMIT {
-            // Relaxed: nothing was done in between.
-            self.stripe(home).admission.fetch_sub(OPERATION, Relaxed);
-            return Err(if before & LOST != 0 { Refused::Closed } else { Refused::Full });
+            return Err(self.undo_enter(home, before & LOST != 0));
         }
         Ok(Operation { pins: self, home })
     }

@@ -17,6 +17,7 @@ impl BindingRegistry {
     /// | how it came to be retained | tried |
     /// | --- | --- |
     /// | its request or its owner was dropped, or a queue refused it | yes, by [`release`](crate::DeviceAllocator::release) |
+    /// | its owner was dropped while there were [owned views](crate::OwnedView) of it, gone by now or not | no |
     /// | it was [quarantined](crate::PreparedAllocationRelease::quarantine) for a reason given | as that reason says in this table |
     /// | the allocator failed, which promises that nothing was released | yes, by [`release_again`](crate::DeviceAllocator::release_again) |
     /// | the allocator reported a residual, whatever reason it gave | no |
@@ -27,6 +28,10 @@ impl BindingRegistry {
     /// the quarantine, and counts as one operation, so that neither [`remove`](Self::remove) nor
     /// [`confirm_context_terminated`](Self::confirm_context_terminated) goes through; once released, and until it has been settled, it shows
     /// as a queued release. Racing calls try an entry once at a time.
+    ///
+    /// The caller answers for it that nothing uses the memory any more: what a queue that refused it was waiting for is not known here.
+    /// Whoever reclaims the memory of an entry by hand [gives the entry up](Self::abandon_quarantined) first, and owns what that call
+    /// reports; anything else may be released here.
     ///
     /// A loss that comes between two entries ends the call; one that comes while the allocator is inside changes nothing about its answer.
     ///
@@ -60,7 +65,8 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free but for the epoch, the allocator and what leaves or changes in the quarantine: these are lock-free.
+    /// Lock-free, the allocator excepted: a walk over all that was ever retained or given back, and per entry that is tried one or two
+    /// read-modify-writes of its home stripe and at most one compare-and-swap.
     pub fn retry_quarantined(&self, mechanism: RegisteredMechanism, limit: usize) -> Result<RetriedQuarantine, BindingError> {
         self.hold(mechanism)?.retry_quarantined(limit)
     }
@@ -98,7 +104,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Lock-free, `given_up` excepted.
+    /// Lock-free, `given_up` excepted: a walk as that of [`retry_quarantined`](Self::retry_quarantined).
     pub fn abandon_quarantined(
         &self,
         mechanism: RegisteredMechanism,
