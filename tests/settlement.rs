@@ -24,6 +24,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     ptr::NonNull,
     sync::{Arc, Mutex},
+    thread::{self, ThreadId},
 };
 
 const RELEASE: &str = "A release 64 8";
@@ -352,6 +353,49 @@ fn choosing_may_call_and_panic() {
     assert_eq!(figures(retry(&rig, 1)), [1, 0, 0]);
     rig.log.take();
     rig.finish();
+}
+
+/// Takes memory back on one thread only.
+#[derive(Debug)]
+struct AtHome(ThreadId);
+
+impl DeviceAllocator for AtHome {
+    fn allocate(&self, _: usize, _: usize) -> Result<NonNull<u8>, MemoryError> {
+        Ok(NonNull::dangling())
+    }
+
+    unsafe fn deallocate(&self, _: NonNull<u8>, _: usize, _: usize) {
+        unreachable!("every release comes as one");
+    }
+
+    unsafe fn release(&self, _: NonNull<u8>, bytes: usize, _: usize) -> AllocationReleaseOutcome {
+        if thread::current().id() == self.0 {
+            AllocationReleaseOutcome::complete(ReleaseAccounting::eager(bytes as u64))
+        } else {
+            AllocationReleaseOutcome::failed("not at home")
+        }
+    }
+
+    fn device(&self) -> DeviceKey {
+        DEVICE
+    }
+}
+
+/// A release on the wrong thread is kept, and tried again on the right one.
+#[test]
+fn a_release_on_the_wrong_thread_is_tried_on_the_right_one() {
+    let registry = BindingRegistry::new().unwrap();
+    let context = registry.register_provider_context(DEVICE, Arc::new(())).unwrap();
+    let authority = registry.register_authority(DEVICE, Arc::new(())).unwrap();
+    let mechanism = registry.register_allocator(context, authority, Arc::new(AtHome(thread::current().id()))).unwrap();
+    let owner = registry.bind(DEVICE).unwrap().allocate_owning(64, 8).unwrap();
+    registry.retire(mechanism).unwrap();
+    let elsewhere = |work: &(dyn Fn() -> [usize; 3] + Sync)| thread::scope(|scope| scope.spawn(work).join().unwrap());
+    assert!(thread::spawn(move || owner.release_now().unwrap()).join().unwrap().is_quarantined());
+    let retry = || figures(registry.retry_quarantined(mechanism, usize::MAX).unwrap());
+    assert_eq!(elsewhere(&retry), [0, 1, 0]);
+    assert_eq!(retry(), [1, 0, 0]);
+    registry.remove(mechanism).unwrap();
 }
 
 /// Answers releases as it is told, the last answer first, and says by which method it was asked.

@@ -177,7 +177,7 @@ impl MemoryBinding {
     ///
     /// # Progress
     ///
-    /// Wait-free: one load per entry.
+    /// Wait-free: a walk over all that was ever retained, given back or given up.
     pub fn quarantined(&self) -> Result<Vec<QuarantinedAllocation>, BindingError> {
         Ok(self.mechanism().quarantined())
     }

@@ -12,7 +12,7 @@
 //! | handle words | holds; closed once, by the winning `remove` or by the registry's end |
 //! | `registration` | taken once, by the winning `remove`, or with the memory |
 //! | `resources` | written before the entry is reachable, taken once, by the teardown |
-//! | `quarantine` | whoever settles a queued record as retained |
+//! | `quarantine` | whoever settles a queued record as retained; whoever has claimed an entry of it |
 
 use super::{quarantine::Quarantine, support::InUse, teardown::Destruction};
 use crate::{

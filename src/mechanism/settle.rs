@@ -5,11 +5,10 @@
 //! comes of it ends the operation:
 //!
 //! ```text
-//!                              ┌─ complete ─▶ withdrawn ─▶ operation ended and allocation settled, one step
-//! standing ─▶ claimed ─▶ counted ─┼─ failed ───▶ as it was, or replaced the first time ─┐
-//!               │              ├─ partial ──▶ replaced, never tried again ──────────┼─▶ operation ended
-//!               ▼              └─ panic ────▶ replaced, never tried again ──────────┘
-//!        as it was, if LOST
+//!                                 ┌─ complete ─▶ withdrawn ─▶ operation ended and allocation settled, in one step
+//! standing ─▶ claimed ─▶ counted ─┼─ failed ───▶ replaced; as it was, if it had failed before ─▶ operation ended
+//!                │                └─ partial, panic ─▶ replaced, never tried again ─▶ operation ended
+//!                └─ LOST ─▶ as it was
 //! ```
 //!
 //! The entry stays in the quarantine until the allocator has answered, so the allocation is counted in one place throughout. The claim

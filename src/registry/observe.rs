@@ -48,7 +48,7 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Wait-free but for the epoch, whose pin is lock-free: one load per entry.
+    /// Wait-free but for the epoch, whose pin is lock-free: a walk over all that was ever retained, given back or given up.
     pub fn quarantined(&self, mechanism: RegisteredMechanism) -> Result<Vec<QuarantinedAllocation>, BindingError> {
         let guard = epoch::pin();
         Ok(self.inner.mechanism(mechanism, &guard)?.1.quarantined())

@@ -61,12 +61,13 @@ impl BindingRegistry {
     ///
     /// # Panics
     ///
-    /// If the allocator does. That entry is retained as abandoned and not tried again; those after it were not tried.
+    /// If the allocator does, or a destructor that falls to this call because the mechanism was removed meanwhile. An entry whose release
+    /// panics is retained as abandoned and not tried again; those after it were not tried.
     ///
     /// # Progress
     ///
-    /// Lock-free, the allocator excepted: a walk over all that was ever retained or given back, and per entry that is tried one or two
-    /// read-modify-writes of its home stripe and at most one compare-and-swap.
+    /// Lock-free, the allocator excepted: a walk over all that was ever retained, given back or given up; and per entry that is tried two
+    /// read-modify-writes of its home stripe, at most two of its own, and at most one node with a compare-and-swap.
     pub fn retry_quarantined(&self, mechanism: RegisteredMechanism, limit: usize) -> Result<RetriedQuarantine, BindingError> {
         self.hold(mechanism)?.retry_quarantined(limit)
     }
@@ -100,7 +101,8 @@ impl BindingRegistry {
     ///
     /// # Panics
     ///
-    /// If `given_up` does. What it had said yes to before is given up.
+    /// If `given_up` does: what it had said yes to before is given up, without a report. Or if a destructor does that falls to this call
+    /// because the mechanism was removed meanwhile.
     ///
     /// # Progress
     ///
