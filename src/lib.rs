@@ -55,9 +55,9 @@ pub mod release;
 mod sync;
 
 pub use contract::{
-    AbandonedQuarantine, AllocationCommitRange, AllocationGeneration, AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState, AuthorityIdentity,
-    BindingGeneration, BindingId, BindingIdentity, BindingResource, DeferredEnqueueRejection, DeviceAllocator, DeviceKey, MappedAllocation,
-    MechanismCoherence, MechanismIdentity, MechanismSnapshot, MemoryRole, ProviderContextIdentity, ProviderContextPin,
+    AbandonedQuarantine, AllocationCommitRange, AllocationGeneration, AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState,
+    AuthorityIdentity, BindingGeneration, BindingId, BindingIdentity, BindingResource, DeferredEnqueueRejection, DeviceAllocator, DeviceKey,
+    MappedAllocation, MechanismCoherence, MechanismIdentity, MechanismSnapshot, MemoryRole, ProviderContextIdentity, ProviderContextPin,
     ProviderContextPinError, ProviderContextPinSource, QuarantineReason, QuarantinedAllocation, ReleaseAccounting, ReleaseFailure,
     ResidualOwnership, RetriedQuarantine, SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo, Tier, VirtualBacking,
 };
