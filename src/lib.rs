@@ -56,10 +56,10 @@ mod sync;
 
 pub use contract::{
     AbandonedQuarantine, AllocationCommitRange, AllocationGeneration, AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState,
-    AuthorityIdentity, BindingGeneration, BindingId, BindingIdentity, BindingResource, DeferredEnqueueRejection, DeviceAllocator, DeviceKey,
-    MappedAllocation, MechanismCoherence, MechanismIdentity, MechanismSnapshot, MemoryRole, ProviderContextIdentity, ProviderContextPin,
-    ProviderContextPinError, ProviderContextPinSource, QuarantineReason, QuarantinedAllocation, ReleaseAccounting, ReleaseFailure,
-    ResidualOwnership, RetriedQuarantine, SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo, Tier, VirtualBacking,
+    AuthorityIdentity, BindingGeneration, BindingId, BindingIdentity, BindingResource, DeferredEnqueueRejection, DeviceAllocator,
+    DeviceKey, MappedAllocation, MechanismCoherence, MechanismIdentity, MechanismSnapshot, MemoryRole, ProviderContextIdentity,
+    ProviderContextPin, ProviderContextPinError, ProviderContextPinSource, QuarantineReason, QuarantinedAllocation, ReleaseAccounting,
+    ReleaseFailure, ResidualOwnership, RetriedQuarantine, SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo, Tier, VirtualBacking,
 };
 pub use error::{BindingError, MemoryError};
 pub use handles::{
