@@ -74,6 +74,14 @@ pub enum MemoryError {
     },
 }
 
+/// The registry that a watch watches is gone: nothing changes any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the registry of {device} is gone; keep a clone of it, or a handle of the device, as long as it is watched")]
+pub struct RegistryGone {
+    /// The device that was watched.
+    pub device: DeviceKey,
+}
+
 /// Why a registry, a binding or a handle refused a call.
 ///
 /// A refused call has changed nothing. [`ReleaseQuarantined`](Self::ReleaseQuarantined) alone is no refusal: the release

@@ -53,6 +53,7 @@ mod primitives;
 mod registry;
 pub mod release;
 mod sync;
+mod wait;
 
 pub use contract::{
     AbandonedQuarantine, AllocationCommitRange, AllocationGeneration, AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState,
@@ -61,7 +62,7 @@ pub use contract::{
     ProviderContextPin, ProviderContextPinError, ProviderContextPinSource, QuarantineReason, QuarantinedAllocation, ReleaseAccounting,
     ReleaseFailure, ResidualOwnership, RetriedQuarantine, SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo, Tier, VirtualBacking,
 };
-pub use error::{BindingError, MemoryError};
+pub use error::{BindingError, MemoryError, RegistryGone};
 pub use handles::{
     BoundAllocation, BoundMemoryView, BoundSharedMapping, BoundSharedPrefix, BoundVirtualBacking, DeferredEnqueueError,
     DeferredReleaseDisposition, DeferredReleaseQueue, ExplicitReleaseError, MemoryBinding, OwnedView, OwningAllocation, OwningReleaseError,
@@ -72,7 +73,10 @@ pub use host::VirtualMemory;
 pub use host::{Budget, BudgetSnapshot, BudgetTally, BudgetedAllocator, HostAllocator};
 pub use mechanism::teardown::suppressed_panics;
 pub use primitives::{Candidate, Liveness, MechanismLifecycle, NotReplaced, Offer, Selected, SelectionSlot};
-pub use registry::{BindingRegistry, DeviceHandle, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, SelectIfError};
+pub use registry::{
+    BindingRegistry, ChangeCause, DeviceHandle, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, SelectIfError,
+    SelectionChange, SelectionWatch,
+};
 
 #[cfg(doc)]
 #[doc = include_str!("../DESIGN.md")]
@@ -95,4 +99,5 @@ pub mod internals {
     #[cfg(liveslot_loom)]
     pub use crate::sync::lane::set as set_lane;
     pub use crate::sync::{UnsafeCell, Word, atomic, epoch};
+    pub use crate::wait::list;
 }

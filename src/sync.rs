@@ -68,7 +68,7 @@ mod imp {
 }
 
 pub use self::imp::*;
-pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::{Arc, Weak};
 
 /// What statics are made of, in every mode.
 pub(crate) mod process {
@@ -77,6 +77,10 @@ pub(crate) mod process {
     #[cfg(not(any(liveslot_loom, liveslot_shuttle)))]
     pub(crate) use std::thread::available_parallelism;
     pub(crate) use std::thread::panicking;
+    /// What a thread waits with that has asked to.
+    pub(crate) mod parking {
+        pub(crate) use std::thread::{Thread, current, park, park_timeout};
+    }
 }
 
 /// Marks a named step of a protocol, where a test of `gate-tests` may run something. Nothing otherwise.

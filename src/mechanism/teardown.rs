@@ -26,8 +26,8 @@ const MOST_PAYLOADS: usize = 8;
 
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
-/// How many panics of users' destructors this process has caught and not passed on, because the thread was unwinding already, or because
-/// another destructor of the same teardown had panicked before.
+/// How many panics of users' code this process has caught and not passed on: of destructors, because the thread was unwinding already, or
+/// because another destructor of the same teardown had panicked before; and of wakers.
 ///
 /// # Progress
 ///
@@ -116,6 +116,14 @@ impl<'a> Outermost<'a> {
 impl Drop for Outermost<'_> {
     fn drop(&mut self) {
         OUTERMOST.with(|outermost| outermost.set(None));
+    }
+}
+
+/// Runs code of the user's whose panic is nothing to the caller.
+pub(crate) fn suppressing(code: impl FnOnce()) {
+    // AssertUnwindSafe: what is left half-done belongs to the user's own code.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(code)) {
+        suppress(panic);
     }
 }
 

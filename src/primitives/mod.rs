@@ -5,6 +5,7 @@
 //! | [`slot`] | what is selected | the slot's cell; a record's verdict |
 //! | [`liveness`] | a lifecycle that only moves towards its end | one word |
 //! | [`pins`] | who is using something, striped | a stripe's two words, then one central word |
+//! | [`places`] | things that wait to be taken | a word per place |
 //! | [`table`] | token → entry | an entry's pointer; an occupancy word |
 //! | [`use_count`] | uses of something removable | one word |
 //! | [`counted`] | a shared value with one count | one word |
@@ -18,6 +19,7 @@ pub mod lane;
 pub mod liveness;
 pub mod once;
 pub mod pins;
+pub(crate) mod places;
 pub mod slot;
 pub mod table;
 pub mod use_count;

@@ -3,13 +3,14 @@
 use super::{
     BindingRegistry, Inner, RegisteredMechanism,
     select::{SelectIfError, refusal},
+    watch::Watched,
 };
 use crate::{
     contract::{DeviceKey, MechanismIdentity},
     error::BindingError,
     handles::MemoryBinding,
     mechanism::{Hold, Mechanism},
-    primitives::{NotReplaced, SelectionSlot, table::Table},
+    primitives::{NotReplaced, SelectionSlot, once::WriteOnce, table::Table},
     sync::{Arc, gate},
 };
 use std::{fmt, ptr::NonNull};
@@ -19,11 +20,13 @@ pub(super) struct Device {
     pub(super) key: DeviceKey,
     pub(super) slot: SelectionSlot<Mechanism>,
     pub(super) mechanisms: Table<Mechanism>,
+    /// There once somebody has watched the device.
+    pub(super) watched: WriteOnce<Arc<Watched>>,
 }
 
 impl Device {
     pub(super) fn new(key: DeviceKey) -> Self {
-        Self { key, slot: SelectionSlot::new(), mechanisms: Table::new() }
+        Self { key, slot: SelectionSlot::new(), mechanisms: Table::new(), watched: WriteOnce::new() }
     }
 
     /// A binding to whatever is selected.
@@ -69,9 +72,9 @@ fn identity(mechanism: Arc<Mechanism>) -> MechanismIdentity {
 /// ```
 #[derive(Clone)]
 pub struct DeviceHandle {
-    registry: Arc<Inner>,
+    pub(super) registry: Arc<Inner>,
     /// Inside `registry`, where devices stay where they are until it goes.
-    device: NonNull<Device>,
+    pub(super) device: NonNull<Device>,
 }
 
 // SAFETY: an `Arc` of the registry and a pointer into it; `Device` is `Send` and `Sync`.
@@ -93,7 +96,7 @@ impl BindingRegistry {
 
 impl DeviceHandle {
     #[inline(always)]
-    fn device(&self) -> &Device {
+    pub(super) fn device(&self) -> &Device {
         // SAFETY: devices live as long as the registry, which `self.registry` keeps.
         unsafe { self.device.as_ref() }
     }

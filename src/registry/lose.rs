@@ -80,6 +80,8 @@ impl BindingRegistry {
             }
         }
         device.slot.sweep();
+        device.note_loss(&reason);
+        device.notify();
         Ok(())
     }
 

@@ -12,6 +12,7 @@
 //! | [`remove`] | removing, and the end of the registry |
 //! | [`observe`] | snapshots and lists |
 //! | [`settle`] | quarantined ownership given back, or up |
+//! | [`watch`] | waiting for changes and losses |
 //!
 //! A token is looked up under an epoch guard, and what is found is used under it: words only, and holds that are acquired.
 //! Every call ends its guard before it lets go of anything of the user's.
@@ -26,11 +27,13 @@ mod retire;
 mod select;
 mod settle;
 mod token;
+mod watch;
 
 pub use self::{
     device::DeviceHandle,
     select::SelectIfError,
     token::{RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext},
+    watch::{ChangeCause, SelectionChange, SelectionWatch},
 };
 
 use self::{device::Device, devices::Devices};

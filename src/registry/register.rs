@@ -177,6 +177,7 @@ impl Inner {
         gate!(Registered);
         // Whatever becomes of the offer: a mechanism that died meanwhile was registered all the same.
         let _ = home.slot.offer(mechanism);
+        home.notify();
         Ok(RegisteredMechanism { registry: self.number, place, identity: names.mechanism, device: names.device, coherence })
     }
 

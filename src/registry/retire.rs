@@ -27,6 +27,8 @@ impl BindingRegistry {
         // Also if somebody else retired it: that one may have been stopped before it had set every flag.
         let _ = found.settled_phase();
         device.slot.sweep();
+        drop(guard);
+        device.notify();
         Ok(())
     }
 }

@@ -57,7 +57,9 @@ impl BindingRegistry {
     /// Lock-free.
     pub fn select(&self, mechanism: RegisteredMechanism) -> Result<(), BindingError> {
         let (device, candidate) = self.inner.candidate(mechanism)?;
-        device.slot.select(candidate).map_err(|dead| refusal(&dead))
+        let outcome = device.slot.select(candidate);
+        device.notify();
+        outcome.map_err(|dead| refusal(&dead))
     }
 
     /// Leaves `device` without selection, and says what was selected. That mechanism's life is not touched: it keeps its bindings, and can

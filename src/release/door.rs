@@ -16,9 +16,9 @@
 //! | [`Door::leave`] | wait-free | one RMW |
 //! | [`Door::shut`] | wait-free | one RMW, one fence |
 
-use super::places::Ticket;
 use crate::{
     contract::DeferredEnqueueRejection,
+    primitives::places::Ticket,
     sync::atomic::{AtomicU64, Ordering::*, fence},
 };
 use crossbeam_utils::CachePadded;

@@ -59,7 +59,6 @@
 //! ```
 
 mod door;
-mod places;
 mod queue;
 
 pub use self::queue::{BoundedQueue, Drained};

@@ -29,13 +29,11 @@
 //! | [`BoundedQueue::close`] | lock-free | one RMW, one fence, then as draining |
 //! | [`BoundedQueue::pending`] | wait-free | two loads |
 
-use super::{
-    door::{Door, End},
-    places::{Claimed, Place, Places, Ticket},
-};
+use super::door::{Door, End};
 use crate::{
     contract::{AllocationReleaseOutcome, DeferredEnqueueRejection, QuarantineReason},
     handles::{DeferredEnqueueError, DeferredReleaseQueue, PreparedAllocationRelease},
+    primitives::places::{Claimed, Place, Places, Ticket},
     sync::gate,
 };
 use std::fmt;

@@ -11,5 +11,6 @@ mod roles;
 mod select;
 #[path = "../support/mod.rs"]
 mod support;
+mod watch;
 #[path = "../support/world.rs"]
 mod world;

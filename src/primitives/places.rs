@@ -19,12 +19,10 @@
 //! | [`Place::take`] | wait-free | one RMW |
 //! | [`Places::waiting`] | wait-free | a load per place |
 
-use crate::{
-    primitives::once::WriteOnce,
-    sync::{
-        UnsafeCell,
-        atomic::{AtomicU64, Ordering::*},
-    },
+use super::once::WriteOnce;
+use crate::sync::{
+    UnsafeCell,
+    atomic::{AtomicU64, Ordering::*},
 };
 use std::mem::{self, MaybeUninit};
 
@@ -39,28 +37,28 @@ const TICKETS: u64 = 2;
 
 /// Names one thing that waits, for ever. The older is the smaller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket(u64);
+pub(crate) struct Ticket(u64);
 
 impl Ticket {
     /// Each number makes one ticket.
-    pub(super) const fn new(number: u64) -> Self {
+    pub(crate) const fn new(number: u64) -> Self {
         Self(number + TICKETS)
     }
 }
 
-pub(super) struct Places<T> {
+pub(crate) struct Places<T> {
     most: usize,
     chunks: [WriteOnce<Box<[Place<T>]>>; CHUNKS],
 }
 
-pub(super) struct Place<T> {
+pub(crate) struct Place<T> {
     word: AtomicU64,
     /// There while the word is a ticket. Touched by who holds the place.
     thing: UnsafeCell<MaybeUninit<T>>,
 }
 
 /// The right to one place, which is empty. Ends by being put to use, or with the place free.
-pub(super) struct Claimed<'a, T>(&'a Place<T>);
+pub(crate) struct Claimed<'a, T>(&'a Place<T>);
 
 // SAFETY: a thing is moved in and out, or dropped, by one thread at a time, which the word decides.
 unsafe impl<T: Send> Send for Place<T> {}
@@ -69,12 +67,12 @@ unsafe impl<T: Send> Sync for Place<T> {}
 
 impl<T> Places<T> {
     /// For `most` things at once.
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self { most, chunks: std::array::from_fn(|_| WriteOnce::new()) }
     }
 
     /// A free place. At most `most` claims may be asked for, held, and waiting at once.
-    pub(super) fn claim(&self, ticket: Ticket) -> Claimed<'_, T> {
+    pub(crate) fn claim(&self, ticket: Ticket) -> Claimed<'_, T> {
         loop {
             // The last chunk is the largest. Things mostly leave in the order in which they came, so the place that is a ticket's by its
             // number is mostly free.
@@ -89,7 +87,7 @@ impl<T> Places<T> {
     }
 
     /// What waits, with its tickets, in no order. What waits all the time is met.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = (Ticket, &Place<T>)> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Ticket, &Place<T>)> {
         self.chunks().flatten().filter_map(|place| place.ticket().map(|ticket| (ticket, place)))
     }
 
@@ -130,7 +128,7 @@ impl<T> Place<T> {
     }
 
     /// Takes what waits here by this ticket, if it still does.
-    pub(super) fn take(&self, ticket: Ticket) -> Option<(Claimed<'_, T>, T)> {
+    pub(crate) fn take(&self, ticket: Ticket) -> Option<(Claimed<'_, T>, T)> {
         // Acquire: we move what was put here. Pairs with `Claimed::put`.
         self.word.compare_exchange(ticket.0, HELD, Acquire, Relaxed).ok()?;
         // SAFETY: the word was a ticket, so the thing is there; the exchange has one winner, who holds the place, and doesn't
@@ -142,7 +140,7 @@ impl<T> Place<T> {
 
 impl<'a, T> Claimed<'a, T> {
     /// Lets everybody find `thing` by this ticket.
-    pub(super) fn put(self, ticket: Ticket, thing: T) -> &'a Place<T> {
+    pub(crate) fn put(self, ticket: Ticket, thing: T) -> &'a Place<T> {
         let place = self.0;
         // SAFETY: whoever holds the place is alone with it.
         place.thing.with_mut(|there| unsafe { (*there).write(thing) });
