@@ -76,10 +76,10 @@ fn a_waiter_and_an_event() {
     });
 }
 
-/// C106: one event is both waiters'.
+/// C106: one event is both waiters'. At bound 1: at bound 2 there are 46 times as many schedules.
 #[test]
 fn two_waiters_and_one_event() {
-    race_at(&[2], &THREE, State::new, &[|s| s.wait(0), |s| s.wait(1), State::event], |s, polled| {
+    race_at(&[1], &THREE, State::new, &[|s| s.wait(0), |s| s.wait(1), State::event], |s, polled| {
         s.told(polled[0], 0);
         s.told(polled[1], 1);
     });
