@@ -18,6 +18,7 @@ use liveslot::{ChangeCause::*, *};
 use std::{
     future::Future,
     mem,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{
         Arc, Mutex,
@@ -187,20 +188,27 @@ fn waker_that_does(action: impl FnOnce() + Send + 'static) -> Waker {
     type Action = Mutex<Option<Box<dyn FnOnce() + Send>>>;
     const TABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
-            // SAFETY: leaked below, and never freed.
-            let action = unsafe { &*data.cast::<Action>() }.lock().unwrap().take();
-            if let Some(action) = action {
+            let data = data.cast::<Action>();
+            // SAFETY: the waker that is cloned has a share of the action.
+            let action = unsafe {
+                Arc::increment_strong_count(data);
+                &*data
+            };
+            let armed = action.lock().unwrap().take();
+            if let Some(action) = armed {
                 action();
             }
-            RawWaker::new(data, &TABLE)
+            RawWaker::new(data.cast(), &TABLE)
         },
+        // SAFETY: the waker's share ends with it.
+        |data| drop(unsafe { Arc::from_raw(data.cast::<Action>()) }),
         |_| {},
-        |_| {},
-        |_| {},
+        // SAFETY: as above.
+        |data| drop(unsafe { Arc::from_raw(data.cast::<Action>()) }),
     );
-    let action: &'static Action = Box::leak::<'static>(Box::new(Mutex::new(Some(Box::new(action) as Box<dyn FnOnce() + Send>))));
-    // SAFETY: the data is never freed and may be used from any thread; the table's functions do nothing else.
-    unsafe { Waker::from_raw(RawWaker::new(std::ptr::from_ref(action).cast(), &TABLE)) }
+    let action: Arc<Action> = Arc::new(Mutex::new(Some(Box::new(action))));
+    // SAFETY: each waker has a share of its own, which may go on any thread; waking does nothing else.
+    unsafe { Waker::from_raw(RawWaker::new(Arc::into_raw(action).cast(), &TABLE)) }
 }
 
 /// C104: what happens between the look and the registration is not lost.
@@ -472,6 +480,20 @@ fn the_registry_goes() {
     assert!(GONE.to_string().contains(&DEVICE.to_string()));
     assert_eq!(log.take(), ["A dropped", "Q dropped", "C dropped"], "a watch keeps no resource");
     assert!(!format!("{watch:?}").is_empty());
+}
+
+/// A destructor that panics keeps nobody from hearing of the registry's end.
+#[test]
+fn the_registry_goes_with_a_panic() {
+    let Rig { script, registry, .. } = Rig::new();
+    let mut watch = registry.device(DEVICE).watch();
+    let woken = Arc::<Woken>::default();
+    let mut changed = watch.changed();
+    assert!(poll(&mut changed, &woken).is_pending());
+    *script.drop.0.lock().unwrap() = Some(Box::new(|| panic!("the allocator's own")));
+    catch_unwind(AssertUnwindSafe(|| drop(registry))).unwrap_err();
+    assert_eq!(woken.times(), 1);
+    assert_eq!(ready(poll(&mut changed, &woken)), Err(RegistryGone { device: DEVICE }));
 }
 
 /// Times out: zero, short, and longer than the clock goes.

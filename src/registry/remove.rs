@@ -67,11 +67,10 @@ impl BindingRegistry {
         debug_assert!(unlinked, "the mark has one winner");
         let removed = found.own();
         drop(guard);
-        // Before the destructors: one of them may panic, or not return.
-        device.notify();
 
         let mut destruction = Destruction::default();
         removed.close(&mut destruction);
+        device.owe_notice(&mut destruction);
         destruction.finish();
         Ok(())
     }
@@ -144,8 +143,6 @@ impl Drop for Inner {
         let tables = [&self.authorities, &self.contexts].into_iter();
         let supports: Vec<_> = tables.flat_map(|table| table.iter(&guard)).map(|found| found.own()).collect();
         drop(guard);
-        let watched: Vec<_> = self.devices.iter().filter_map(|device| device.watched.get().cloned()).collect();
-
         // SAFETY: `&mut self`. A mechanism that is not torn down has its own share of the resource.
         let mut resources: Vec<_> = supports.iter().filter_map(|support| unsafe { support.abandon() }).collect();
         // Shared ones first: letting go of them runs no destructor that could stop here with the rest.
@@ -157,8 +154,9 @@ impl Drop for Inner {
         for mechanism in mechanisms {
             mechanism.close(&mut destruction);
         }
-        for watched in watched {
-            destruction.owe(move |_| watched.waiters.notify());
+        // After the mechanisms' teardowns, which none of the wakers is to delay.
+        for device in self.devices.iter() {
+            device.owe_notice(&mut destruction);
         }
         destruction.finish();
     }

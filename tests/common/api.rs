@@ -2,7 +2,7 @@
 
 use super::rig::{DEVICE, Rig};
 use liveslot::*;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// The registry of a rig and the mechanism that its callbacks belong to, which is kept alive by neither.
 #[derive(Clone)]
@@ -28,8 +28,12 @@ impl Reach {
             work(&binding);
         }
         registry.remove(mechanism).unwrap_err();
-        let _ = registry.select(mechanism);
         let device = registry.device(DEVICE);
+        let mut watch = device.watch();
+        registry.select(beside).unwrap();
+        assert_eq!(watch.changed_timeout(Duration::from_secs(9)).unwrap().unwrap().selected, Some(beside.identity()));
+        assert_eq!(watch.lost_timeout(Duration::ZERO), Ok(None));
+        let _ = registry.select(mechanism);
         let _ = (device.selected(), device.version(), device.bind());
 
         registry.retire(beside).unwrap();
