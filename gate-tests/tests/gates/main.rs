@@ -13,6 +13,7 @@
 //! | [`release`] | a release that was decided upon and not counted |
 //! | [`queue`] | a thread that is stopped in the bounded queue, and the others |
 //! | [`teardown`] | the last pin, of every kind, and what it destroys in which order |
+//! | [`watch`] | watches, and calls that are stopped before they tell |
 //! | [`exhaustion`] | no identity is left |
 
 mod exhaustion;
@@ -23,3 +24,4 @@ mod removal;
 mod selection;
 mod support;
 mod teardown;
+mod watch;

@@ -1,0 +1,93 @@
+//! Watches, and calls that are stopped before they tell.
+
+use crate::support::{DEVICE, Site, Stopped, watched};
+use liveslot_gated::{ChangeCause, SelectionWatch, internals::gates::Step};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+/// Polls `watch` once and sleeps on, while `action` runs. Gives how often it was woken.
+fn woken_by(watch: &mut SelectionWatch, action: impl FnOnce()) -> usize {
+    let woken = Arc::<Woken>::default();
+    let mut changed = pin!(watch.changed());
+    let polled = changed.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&woken))));
+    assert_eq!(polled, Poll::Pending);
+    action();
+    woken.0.load(SeqCst)
+}
+
+/// A retirement is stopped before it has come to the slot: whoever looks finds nothing selected, and a removal tells in its place.
+#[test]
+fn a_removal_tells_for_a_stopped_retirement() {
+    watched(|| {
+        let site = Site::new();
+        let (m, _) = site.register_watched();
+        let mut watch = site.registry.device(DEVICE).watch();
+        let mut other = watch.clone();
+        let retiring = site.clone();
+        let mut retirement = None;
+        let woken = woken_by(&mut watch, || {
+            retirement = Some(Stopped::at(Step::Retired, move || retiring.retire(m)));
+            site.registry.remove(m).unwrap();
+        });
+        assert_eq!(woken, 1);
+        for watch in [&mut watch, &mut other] {
+            let change = watch.changed_timeout(Duration::ZERO).unwrap().unwrap();
+            assert_eq!((change.selected, change.cause), (None, ChangeCause::Removed));
+        }
+        retirement.unwrap().go_on();
+        assert_eq!(watch.changed_timeout(Duration::ZERO), Ok(None), "there was one change");
+    });
+}
+
+/// A retirement that is stopped there is seen by who looks: the watch replaces the dead selection itself, and tells why it ended.
+#[test]
+fn a_watch_finishes_what_a_stopped_retirement_left() {
+    watched(|| {
+        let site = Site::new();
+        let (m, _) = site.register_watched();
+        let mut watch = site.registry.device(DEVICE).watch();
+        let retiring = site.clone();
+        let retirement = Stopped::at(Step::Retired, move || retiring.retire(m));
+        assert_eq!(watch.changed_timeout(Duration::ZERO).unwrap().unwrap().cause, ChangeCause::Retired);
+        retirement.go_on();
+        assert_eq!(watch.changed_timeout(Duration::ZERO), Ok(None), "there was one change");
+    });
+}
+
+/// A selection is stopped before it is decided: who looks decides it, and the selection tells when it goes on.
+#[test]
+fn a_watch_finishes_a_stopped_selection() {
+    watched(|| {
+        let (site, p) = Site::selecting();
+        let (c, _) = site.register_watched();
+        assert_eq!(site.registry.device(DEVICE).selected(), Some(p.identity()));
+        let mut watch = site.registry.device(DEVICE).watch();
+        let mut other = watch.clone();
+        let selecting = site.clone();
+        let woken = woken_by(&mut watch, || {
+            let selection = Stopped::at(Step::Published, move || selecting.select(c).unwrap());
+            assert_eq!(other.changed_timeout(Duration::ZERO).unwrap().unwrap().selected, Some(c.identity()));
+            selection.go_on();
+        });
+        assert_eq!(woken, 1);
+        assert_eq!(watch.changed_timeout(Duration::ZERO).unwrap().unwrap().selected, Some(c.identity()));
+    });
+}
