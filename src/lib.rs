@@ -35,7 +35,8 @@
 //!
 //! [`BindingRegistry`] is the control plane, [`DeviceHandle`] and [`MemoryBinding`] are the hot path, [`DeviceAllocator`] is what to
 //! implement. [`OwningAllocation`] owns, and an [`OwnedView`] keeps it from being released; [`release::BoundedQueue`] holds releases that
-//! wait; [`Budget`] limits bytes; `VirtualMemory` (feature `virtual-memory`) is address space with pages that come and go.
+//! wait; [`SelectionWatch`] tells of changes and losses as they come; [`Budget`] limits bytes; `VirtualMemory` (feature
+//! `virtual-memory`) is address space with pages that come and go.
 //! [`SelectionSlot`] is the selection protocol by itself, for any backend that is hot-swapped.
 #![cfg_attr(doc, doc = "The [`design`] page has the invariants, the protocols and the results.")]
 // Under the test cfgs the pieces below are public, for the tests alone.
