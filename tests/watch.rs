@@ -106,6 +106,10 @@ fn each_change_is_told_with_its_cause() {
     rig.registry.remove(c).unwrap();
     assert_eq!(told(&mut watch), (None, Removed));
 
+    device.select_if(watch.version(), a).unwrap();
+    assert_eq!(told(&mut watch), (Some(a.identity()), Selected));
+    assert_eq!(device.deselect(), Some(a.identity()));
+    assert_eq!(told(&mut watch), (None, Withdrawn));
     rig.registry.select(a).unwrap();
     assert_eq!(told(&mut watch), (Some(a.identity()), Selected));
     rig.registry.invalidate_device(DEVICE, "fell off the bus").unwrap();
@@ -156,6 +160,35 @@ fn a_device_that_nobody_registered() {
     let mechanism = registry.register_allocator_with_device(context, authority, Arc::new(HostAllocator), DEVICE).unwrap();
     assert_eq!(woken.times(), before + 1);
     assert_eq!(ready(poll(&mut changed, &woken)).unwrap().selected, Some(mechanism.identity()));
+}
+
+/// Each call that changes the selection wakes, once.
+#[test]
+fn every_change_wakes() {
+    let rig = Rig::new();
+    let b = another(&rig, "B");
+    let device = rig.registry.device(DEVICE);
+    let mut watch = device.watch();
+    let mut change = |call: &dyn Fn()| {
+        let woken = Arc::<Woken>::default();
+        let mut changed = watch.changed();
+        assert!(poll(&mut changed, &woken).is_pending());
+        call();
+        assert_eq!(woken.times(), 1);
+        ready(poll(&mut changed, &woken)).unwrap().cause
+    };
+    assert_eq!(change(&|| rig.registry.select(b).unwrap()), Selected);
+    assert_eq!(change(&|| _ = device.select_if(device.version(), b).unwrap()), Selected);
+    assert_eq!(change(&|| _ = device.deselect()), Withdrawn);
+    assert_eq!(change(&|| rig.registry.select(b).unwrap()), Selected);
+    assert_eq!(change(&|| _ = rig.registry.deselect(DEVICE)), Withdrawn);
+    assert_eq!(change(&|| rig.registry.select(b).unwrap()), Selected);
+    assert_eq!(change(&|| rig.registry.retire(b).unwrap()), Retired);
+    assert_eq!(change(&|| rig.registry.select(rig.mechanism).unwrap()), Selected);
+    assert_eq!(change(&|| rig.registry.invalidate_device(DEVICE, "lost").unwrap()), DeviceLost { reason: "lost".into() });
+    rig.registry.remove(b).unwrap();
+    drop((watch, device));
+    rig.finish();
 }
 
 /// A loss is told with its reason, one before the watch is not, and several merge into the latest.

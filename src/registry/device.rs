@@ -11,7 +11,11 @@ use crate::{
     handles::MemoryBinding,
     mechanism::{Hold, Mechanism},
     primitives::{NotReplaced, SelectionSlot, once::WriteOnce, table::Table},
-    sync::{Arc, gate},
+    sync::{
+        Arc,
+        atomic::{Ordering::*, fence},
+        gate,
+    },
 };
 use std::{fmt, ptr::NonNull};
 
@@ -44,7 +48,11 @@ impl Device {
     }
 
     pub(super) fn deselect(&self) -> Option<MechanismIdentity> {
-        self.slot.clear().map(identity)
+        let deselected = self.slot.clear()?;
+        // SeqCst: as `notify` demands it; clearing has no fence of its own after the change.
+        fence(SeqCst);
+        self.notify();
+        Some(identity(deselected))
     }
 }
 
@@ -197,7 +205,9 @@ impl DeviceHandle {
         if home.key != device {
             return Err(SelectIfError::DeviceMismatch { mechanism: mechanism.identity(), expected: device, actual: home.key });
         }
-        home.slot.replace_if(expected_version, candidate).map_err(|refused| match refused {
+        let outcome = home.slot.replace_if(expected_version, candidate);
+        home.notify();
+        outcome.map_err(|refused| match refused {
             NotReplaced::Died(dead) => refusal(&dead).into(),
             NotReplaced::Conflict { current, .. } => {
                 SelectIfError::Conflict { device, version: current.version, selected: current.candidate.map(identity) }

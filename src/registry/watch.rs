@@ -8,11 +8,12 @@
 //! found.
 //!
 //! Who may have changed a device's slot [notifies](Device::notify) afterwards: a selection and a registration when their record is decided,
-//! also against them; a retirement, a loss and a removal when they have swept. Between the change and the look for watchers stands a fence
+//! also against them; deselecting; a retirement, a loss and a removal when they have swept. Between the change and the look for watchers stands a fence
 //! that is there anyway:
 //!
 //! - A publication stands in the slot before the fence of its completion, by whoever completes it. A watch that looks after that
 //!   fence meets the record, or its successor, and finishes it.
+//! - Deselecting changes the slot alone, and fences afterwards.
 //! - A life has ended before the fence of the sweep. A watch that looks after it finds the candidate dead, and replaces it.
 //! - A watch that looks before has announced itself before its own fence: the pointer to [`Watched`] is there, and its waker is in the list.
 //!
@@ -75,15 +76,15 @@ pub struct SelectionChange {
 ///
 /// Why nothing is selected is known exactly if nothing happened between the selection that the watch reported last and its end. It is told
 /// as far as the mechanism's life had come when the watch looked: one that was retired and then removed is
-/// [`Removed`](Self::Removed).
+/// [`Removed`](Self::Removed), and one that was deselected and then retired is [`Retired`](Self::Retired).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeCause {
     /// A mechanism was selected, or took the empty place at its registration. It may be the same as before: selected again, or
     /// back after a selection that failed.
     Selected,
-    /// Nothing is selected any more, and why can't be told: several changes have merged, or the mechanism that was selected is
-    /// still Active.
+    /// Nothing is selected any more: the mechanism that was is still Active, and was [deselected](DeviceHandle::deselect); or several
+    /// changes have merged, and why can't be told.
     Withdrawn,
     /// The mechanism that was selected was retired.
     Retired,

@@ -106,6 +106,17 @@ fn a_first_watch_and_a_selection_that_is_helped() {
     });
 }
 
+/// Deselecting changes the slot and no word.
+#[test]
+fn a_first_watch_and_deselecting() {
+    race(Watching::new, &[Watching::poll, |w| w.device.deselect().ok_or(Unselected)], |w, answers| {
+        assert_eq!(answers[1], Ok(w.world.at(0)));
+        let (selected, cause) = w.seen();
+        assert_eq!(selected, None);
+        assert!([None, Some(ChangeCause::Withdrawn)].contains(&cause), "{cause:?}");
+    });
+}
+
 /// A retirement is told with its cause, whoever has swept it.
 #[test]
 fn a_first_watch_and_a_retirement() {
