@@ -38,6 +38,24 @@
 //! wait; [`SelectionWatch`] tells of changes and losses as they come; [`Budget`] limits bytes; `VirtualMemory` (feature
 //! `virtual-memory`) is address space with pages that come and go.
 //! [`SelectionSlot`] is the selection protocol by itself, for any backend that is hot-swapped.
+//!
+//! What is going on: [`BindingRegistry::snapshot`] for one mechanism, the registry's `Display` for a table of all,
+//! [`BindingRegistry::to_dot`] for a picture.
+//!
+//! # Features
+//!
+//! All are off by default.
+//!
+//! | feature | what | cost |
+//! | --- | --- | --- |
+//! | `virtual-memory` | `VirtualMemory` (Unix) | the dependency rustix |
+//! | `serde` | `Serialize` for snapshots, release outcomes and the values in them; identities are the numbers of their `Debug` text, and nothing deserializes | the dependency serde |
+//! | `tracing` | an event for each call that has registered, selected, deselected, retired, lost, terminated or removed something, and for each teardown | the dependency tracing; per event what the subscriber costs; nothing on the hot path |
+//!
+//! Events have the target `liveslot` and the level INFO, a lost device WARN; device and identities are fields, the latter as numbers. A
+//! call tells what it has done after its work, with nothing held, so a subscriber may call everything and delays only the call. Its panic
+//! goes to the caller, and what is told stays done; after a destructor's panic it counts in [`suppressed_panics`]. The first event of a kind
+//! registers with tracing, which may wait for a lock of its own: with the feature on, calls that tell something are lock-free but for that.
 #![cfg_attr(doc, doc = "The [`design`] page has the invariants, the protocols and the results.")]
 // Under the test cfgs the pieces below are public, for the tests alone.
 #![cfg_attr(

@@ -70,11 +70,17 @@ fn a_nested_resources_panic_reaches_the_outermost_caller() {
     let (context, authority) = supports(&registry);
     let doomed = registry.register_provider_context(DEVICE, OnDrop::new(|| panic_any("the nested one"))).unwrap();
     let removes = registry.clone();
-    let allocator = OnDrop::new(move || removes.remove_provider_context(doomed).expect("its panic is the outermost call's"));
+    let returned = Arc::new(AtomicUsize::new(0));
+    let returns = Arc::clone(&returned);
+    let allocator = OnDrop::new(move || {
+        removes.remove_provider_context(doomed).unwrap();
+        returns.fetch_add(1, SeqCst);
+    });
     let mechanism = registry.register_allocator(context, authority, allocator).unwrap();
     registry.retire(mechanism).unwrap();
     let panic = catch_unwind(AssertUnwindSafe(|| registry.remove(mechanism))).unwrap_err();
     assert_eq!(panic.downcast_ref(), Some(&"the nested one"));
+    assert_eq!(returned.load(SeqCst), 1, "the panic came to the nested call");
 }
 
 /// R50, R53: a row of contexts, each of which removes the next one as it ends, falls on a small stack.

@@ -69,6 +69,13 @@ mod admission {
             Saw::Admitted
         }
 
+        fn operate_beside_records(&self) -> Saw {
+            let Ok(operation) = self.pins.enter_beside_records() else { return Saw::Refused };
+            self.resource.read();
+            drop(operation);
+            Saw::Admitted
+        }
+
         fn queue(&self) -> Saw {
             match self.pins.queue(self.recorded.unwrap()) {
                 Ok(()) => Saw::Admitted,
@@ -90,6 +97,16 @@ mod admission {
 
         fn count(&self) -> Saw {
             Saw::Counted(vec![self.pins.totals(), self.pins.totals()])
+        }
+
+        /// Loses, and tears down what nobody uses any more, whatever is recorded.
+        fn lose(&self) -> Saw {
+            self.pins.close_admission(Close::Lost);
+            let totals = self.pins.totals();
+            if totals.operations == 0 {
+                self.resource.tear_down();
+            }
+            Saw::Counted(vec![totals])
         }
 
         /// Closes, and tears down what nobody uses any more.
@@ -186,6 +203,33 @@ mod admission {
                 assert!(met[0] == LIVE || met[0] == QUEUED, "{met:?}");
                 assert_eq!(state.pins.totals(), LIVE, "the thing is not live as before");
             }
+        });
+    }
+
+    /// R42: an operation that begins beside a record is refused, or counted until it ends, though the last record goes meanwhile.
+    #[test]
+    fn an_operation_beside_the_last_record_is_counted() {
+        let roles: [fn(&State) -> Saw; 3] = [State::queue_and_settle, State::operate_beside_records, |state| state.close(Close::Retired)];
+        race(State::recorded, &roles, |state, saw| {
+            assert_eq!((&saw[0], state.pins.totals()), (&Saw::Admitted, NOTHING));
+            assert_eq!(state.operate_beside_records(), Saw::Refused, "nothing is recorded");
+        });
+    }
+
+    /// R42: an operation on its way to a refusal is no record: beside it nothing begins on a stripe that was read as zero.
+    #[test]
+    fn nothing_begins_beside_a_refused_operation() {
+        let roles: [fn(&State) -> Saw; 3] = [|state| state.operate(0), State::operate_beside_records, |state| state.close(Close::Retired)];
+        race(State::striped::<1>, &roles, |state, saw| {
+            assert_eq!((&saw[1], state.pins.totals()), (&Saw::Refused, NOTHING));
+        });
+    }
+
+    /// R31: after a loss nothing begins beside a record either, and what had begun is counted.
+    #[test]
+    fn nothing_begins_beside_a_lost_record() {
+        race(State::recorded, &[State::operate_beside_records, State::lose], |state, _| {
+            assert_eq!((state.operate_beside_records(), state.pins.totals()), (Saw::Refused, LIVE));
         });
     }
 

@@ -81,11 +81,12 @@ pub trait SharedDevicePrefix: Send + Sync + Debug {
 /// | `deallocate_with_unmapped` | the provided `release` only | as `release` |
 /// | `deallocate` | the provided `deallocate_with_unmapped`; an allocation for which no identity is left | as `release`; as `allocate` |
 /// | `as_virtual_backing`, `as_shared_mapping` | discovery through a binding, and each call of a capability handle anew | its caller's |
+/// | `trim` | [`BindingRegistry::trim`](crate::BindingRegistry::trim) | its caller's |
 /// | `commits_on_demand` | nobody in the library | |
 /// | the destructor | whoever lets go of the mechanism last | that one: a call, a drop of a handle, a drop of the registry |
 ///
-/// While the mechanism is active all of these can happen. Once it is retired only releases start; once its device is
-/// declared lost nothing starts. Calls that were in progress at that moment run to their end.
+/// While the mechanism is active all of these can happen. Once it is retired only releases start, and trims while something of it
+/// is still out; once its device is declared lost nothing starts. Calls that were in progress at that moment run to their end.
 ///
 /// # Re-entrancy, blocking, panics
 ///
@@ -222,6 +223,16 @@ pub trait DeviceAllocator: Send + Sync + Debug {
     /// The device whose memory this is.
     fn device(&self) -> DeviceKey;
 
+    /// Gives back memory that is kept without need (cached blocks, free pages of pools), until at most `keep_bytes` bytes of such
+    /// memory are left, and returns how many bytes that were. Live allocations stay as they are. As provided, it gives nothing back.
+    ///
+    /// `keep_bytes` and the answer are in bytes of physical memory. It is a request: an allocator may keep more, and say so by what it
+    /// returns. The library believes the number and does nothing with it but return the sum.
+    fn trim(&self, keep_bytes: u64) -> u64 {
+        let _ = keep_bytes;
+        0
+    }
+
     /// Whether allocations start without physical memory, which is added on first use. `false` as provided.
     fn commits_on_demand(&self) -> bool {
         false
@@ -267,6 +278,10 @@ impl<A: DeviceAllocator + ?Sized> DeviceAllocator for Arc<A> {
 
     fn device(&self) -> DeviceKey {
         (**self).device()
+    }
+
+    fn trim(&self, keep_bytes: u64) -> u64 {
+        (**self).trim(keep_bytes)
     }
 
     fn commits_on_demand(&self) -> bool {

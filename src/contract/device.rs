@@ -4,6 +4,7 @@ use std::fmt;
 
 /// A class of memory, fastest first; the order of the variants is their [`Ord`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Tier {
     /// Memory of an accelerator.
     Device,
@@ -36,6 +37,7 @@ impl Tier {
 ///
 /// It displays as the two of them, for example `device 3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceKey {
     /// The class of memory that the device holds.
     pub tier: Tier,

@@ -5,7 +5,8 @@
 //! nobody can read the number out or order by it: numbers are handed out in blocks, so their order tells nothing.
 //!
 //! The [`Debug`](fmt::Debug) text of a name contains every number it is made of. Two names of one type therefore have
-//! the same text exactly when they are equal.
+//! the same text exactly when they are equal. With the feature `serde` a name serializes as its numbers, too, and nothing deserializes:
+//! what comes back from outside is data about names, no name.
 
 use super::DeviceKey;
 use std::fmt;
@@ -14,6 +15,7 @@ macro_rules! numbered {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         pub struct $name(u64);
 
         impl $name {
@@ -57,6 +59,7 @@ looked_up!(AuthorityIdentity ProviderContextIdentity MechanismIdentity);
 ///
 /// Every issued binding has a fresh id and a fresh generation; clones keep both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BindingIdentity {
     id: BindingId,
     generation: BindingGeneration,
@@ -122,6 +125,7 @@ impl fmt::Debug for BindingIdentity {
 
 /// Names one allocation: its binding, and a generation that has nothing to do with the address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct AllocationIdentity {
     binding: BindingIdentity,
     generation: AllocationGeneration,

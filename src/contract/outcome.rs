@@ -17,6 +17,7 @@ use std::fmt;
 /// | `DeviceLost` | yes | no | yes |
 /// | `Quarantined` | yes | no | yes |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum AllocationReleaseState {
     /// In use.
     Live,
@@ -69,6 +70,7 @@ impl fmt::Display for AllocationReleaseState {
 
 /// What a release gave back, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ReleaseAccounting {
     /// The size of the allocation that was to be released.
     pub allocation_bytes: u64,
@@ -90,6 +92,7 @@ impl ReleaseAccounting {
 
 /// Why an allocation is kept instead of released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum QuarantineReason {
     /// A prepared release was dropped, or its release panicked.
     AbandonedRequest,
@@ -138,6 +141,7 @@ impl fmt::Display for QuarantineReason {
 /// An allocator that reports one is believed: its state, reason and bytes are recorded as they are, even where they
 /// contradict each other. Address and alignment are replaced by those of the allocation that was to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ResidualOwnership {
     /// The state in which the allocation stays.
     pub state: AllocationReleaseState,
@@ -155,6 +159,7 @@ pub struct ResidualOwnership {
 
 /// Why an allocator released nothing. It displays as the reason given. The library keeps that there was a failure, and not its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ReleaseFailure {
     reason: Arc<str>,
 }
@@ -185,6 +190,7 @@ impl fmt::Display for ReleaseFailure {
 /// | `Quarantined` | the residual's | yes | yes | no |
 /// | `Failed` | `Live` | no | no | yes |
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum AllocationReleaseOutcome {
     /// Everything was given back.
     Complete {
@@ -276,6 +282,7 @@ impl AllocationReleaseOutcome {
 
 /// Why a queue did not take a prepared release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum DeferredEnqueueRejection {
     /// The queue takes no more.
     Closed,
@@ -301,6 +308,7 @@ impl DeferredEnqueueRejection {
 
 /// One allocation that a mechanism keeps in quarantine. A copy: it pins nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct QuarantinedAllocation {
     /// The allocation.
     pub identity: AllocationIdentity,

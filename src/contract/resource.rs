@@ -25,6 +25,7 @@ impl<T> BindingResource for T where T: Send + Sync + Debug {}
 
 /// What a registration vouched for about its allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum MechanismCoherence {
     /// One object is allocator, capabilities and release at once; safe registration records this.
     SelfContained,

@@ -6,6 +6,7 @@ use super::QuarantinedAllocation;
 ///
 /// `released + kept + skipped` is the number of entries that stood in the quarantine when the call began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct RetriedQuarantine {
     /// Entries that were released completely. They have left the quarantine.
     pub released: usize,
@@ -30,6 +31,7 @@ impl RetriedQuarantine {
 
 /// What one call of [`BindingRegistry::abandon_quarantined`](crate::BindingRegistry::abandon_quarantined) gave up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct AbandonedQuarantine {
     /// What this call, and no other, took out of the quarantine, the oldest first. The library accounts for it no more.
     pub allocations: Vec<QuarantinedAllocation>,

@@ -9,6 +9,7 @@ use crate::primitives::MechanismLifecycle;
 /// not belong to one instant; an allocation that was outstanding during the whole call is counted in exactly one of
 /// `live_allocations`, `queued_releases` and `quarantined_allocations`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MechanismSnapshot {
     /// The mechanism.
     pub identity: MechanismIdentity,

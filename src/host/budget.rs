@@ -72,6 +72,7 @@ pub struct Budget {
 
 /// The figures of a [`Budget`] at one instant, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BudgetSnapshot {
     /// The most that can be taken: `used + quarantined + free`.
     pub limit: u64,

@@ -44,6 +44,7 @@ use std::{any::Any, fmt, mem, ops::Range, ptr::NonNull};
 
 /// How much one [`BudgetedAllocator`] has charged or in quarantine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BudgetTally {
     /// In bytes.
     pub bytes: u64,
@@ -416,6 +417,11 @@ impl<A: DeviceAllocator> DeviceAllocator for BudgetedAllocator<A> {
 
     fn device(&self) -> DeviceKey {
         self.allocator.device()
+    }
+
+    /// The allocator's own. Charges and refunds nothing: what is kept without need was refunded when it was released.
+    fn trim(&self, keep_bytes: u64) -> u64 {
+        self.allocator.trim(keep_bytes)
     }
 
     fn commits_on_demand(&self) -> bool {

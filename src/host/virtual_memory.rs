@@ -92,6 +92,9 @@ const OUTSIDE: &str = "the range does not lie in the allocation";
 /// transparent huge pages the kernel may give memory to committed neighbours too. A decommit gives memory back at once;
 /// what is committed anew reads as zeros.
 ///
+/// It keeps nothing without need: what was released or decommitted is with the kernel already. So [`trim`](DeviceAllocator::trim) has
+/// nothing to give back and is the provided one; pages that are committed and not used are their owner's to decommit.
+///
 /// # Concurrency
 ///
 /// Every call may be made from any thread at any time. Calls on pages that no other call is changing do not notice each

@@ -14,7 +14,7 @@
 //! | `resources` | written before the entry is reachable, taken once, by the teardown |
 //! | `quarantine` | whoever settles a queued record as retained; whoever has claimed an entry of it |
 
-use super::{quarantine::Quarantine, support::InUse, teardown::Destruction};
+use super::{quarantine::Quarantine, support::InUse, teardown::Destruction, told};
 use crate::{
     contract::{
         AuthorityIdentity, BindingGeneration, BindingId, BindingIdentity, BindingResource, DeviceAllocator, DeviceKey, MechanismCoherence,
@@ -241,6 +241,8 @@ unsafe fn tear_down(mechanism: NonNull<Mechanism>, destruction: &mut Destruction
     // memory stands until it is dropped below.
     let resources = unsafe { mechanism.as_ref() }.resources.with_mut(|resources| unsafe { (*resources).take() });
     let Some(Resources { allocator, authority, context, memory }) = resources else { return };
+    let names = memory.names;
+    destruction.tell(move || told::torn_down(names));
     destruction.destroy(allocator);
     destruction.destroy(authority);
     destruction.destroy(context);

@@ -8,6 +8,7 @@
 //! | [`quarantine`] | ownership that was retained |
 //! | [`settle`] | retained ownership given back, or up, on request |
 //! | [`snapshot`] | copies of state for observers |
+//! | [`told`] | the events of the control plane |
 
 pub(crate) mod entry;
 pub(crate) mod quarantine;
@@ -15,6 +16,7 @@ mod settle;
 mod snapshot;
 pub(crate) mod support;
 pub(crate) mod teardown;
+pub(crate) mod told;
 
 pub(crate) use self::{
     entry::{Hold, Mechanism, Names},

@@ -26,8 +26,9 @@ const MOST_PAYLOADS: usize = 8;
 
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
-/// How many panics of users' code this process has caught and not passed on: of destructors, because the thread was unwinding already, or
-/// because another destructor of the same teardown had panicked before; and of wakers.
+/// How many panics of users' code this process has caught and not passed on: of destructors, and of allocators in a
+/// [trim](crate::BindingRegistry::trim), because the thread was unwinding already, or because another one had panicked before in the same
+/// teardown or trim; and of wakers.
 ///
 /// # Progress
 ///
@@ -53,7 +54,9 @@ thread_local! {
 #[derive(Default)]
 pub(crate) struct Destruction {
     due: VecDeque<Due>,
-    first: Option<Box<dyn Any + Send>>,
+    panics: Panics,
+    #[cfg(feature = "tracing")]
+    told: Vec<Box<dyn FnOnce()>>,
 }
 
 impl Destruction {
@@ -62,32 +65,70 @@ impl Destruction {
         self.due.push_back(Box::new(due));
     }
 
+    /// Notes something that subscribers are told at the end. Forgotten at once without the feature `tracing`.
+    pub(crate) fn tell(&mut self, event: impl FnOnce() + 'static) {
+        #[cfg(feature = "tracing")]
+        self.told.push(Box::new(event));
+        #[cfg(not(feature = "tracing"))]
+        drop(event);
+    }
+
     /// Drops one thing of the user's, whatever becomes of it. Only for what [`finish`](Self::finish) carries out: it answers for the
     /// panic.
     pub(crate) fn destroy<T>(&mut self, thing: T) {
-        // AssertUnwindSafe: what is left half-done belongs to the user's own destructor.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {
-            match self.first {
-                None => self.first = Some(panic),
-                Some(_) => suppress(panic),
+        self.panics.catch(|| drop(thing));
+    }
+
+    /// Carries out what is due, tells what is to be told, then passes the first panic on, if this thread can take it. Within a destructor
+    /// that another call carries out, leaves what is due to that call.
+    pub(crate) fn finish(mut self) {
+        match OUTERMOST.with(Cell::get) {
+            // SAFETY: the call whose list this is has set the pointer and not taken it back, so it is further up on this stack.
+            Some(outermost) => unsafe { outermost.as_ref() }.borrow_mut().append(&mut self.due),
+            None => self.carry_out(),
+        }
+        #[cfg(feature = "tracing")]
+        for event in self.told {
+            self.panics.catch(event);
+        }
+        self.panics.pass_on();
+    }
+
+    fn carry_out(&mut self) {
+        let nested = Nested::default();
+        let outermost = Outermost::set(&nested);
+        while let Some(due) = self.due.pop_front().or_else(|| nested.borrow_mut().pop_front()) {
+            due(self);
+        }
+        drop(outermost);
+    }
+}
+
+/// The panics of users' code in a call that runs several pieces of it, each whatever became of those before.
+#[must_use = "the first panic is the caller's"]
+#[derive(Default)]
+pub(crate) struct Panics {
+    first: Option<Box<dyn Any + Send>>,
+}
+
+impl Panics {
+    /// Runs one piece. `None` if it panics: the first panic is kept, the others are counted.
+    pub(crate) fn catch<R>(&mut self, code: impl FnOnce() -> R) -> Option<R> {
+        // AssertUnwindSafe: what is left half-done belongs to the user's own code.
+        match catch_unwind(AssertUnwindSafe(code)) {
+            Ok(result) => Some(result),
+            Err(panic) => {
+                match self.first {
+                    None => self.first = Some(panic),
+                    Some(_) => suppress(panic),
+                }
+                None
             }
         }
     }
 
-    /// Carries out what is due, then passes the first panic on, if this thread can take it. Within a destructor that another call
-    /// carries out, leaves all of it to that call.
-    pub(crate) fn finish(mut self) {
-        if let Some(outermost) = OUTERMOST.with(Cell::get) {
-            // SAFETY: the call whose list this is has set the pointer and not taken it back, so it is further up on this stack.
-            unsafe { outermost.as_ref() }.borrow_mut().append(&mut self.due);
-            return;
-        }
-        let nested = Nested::default();
-        let outermost = Outermost::set(&nested);
-        while let Some(due) = self.due.pop_front().or_else(|| nested.borrow_mut().pop_front()) {
-            due(&mut self);
-        }
-        drop(outermost);
+    /// Passes the first panic on, if this thread can take it.
+    pub(crate) fn pass_on(self) {
         match self.first {
             Some(panic) if panicking() => suppress(panic),
             Some(panic) => resume_unwind(panic),

@@ -32,6 +32,7 @@ const REMOVED: u32 = 0b100;
 ///
 /// The only steps are Active → Retired, Active → DeviceLost, Retired → DeviceLost and DeviceLost → Terminated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum MechanismLifecycle {
     /// Can be selected and bound, and allocates.
     Active,

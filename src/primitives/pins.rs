@@ -24,9 +24,10 @@
 //! | operation | progress | cost |
 //! | --- | --- | --- |
 //! | [`Pins::enter`], [`Pins::enter_release`], [`Operation`]'s end, [`Operation::record`], [`Operation::settle`], [`Pins::queue`], [`Pins::settle`] | wait-free | one RMW on one stripe; a refusal two |
+//! | [`Pins::enter_beside_records`] | lock-free: a retry is paid for by another's step on the stripe | one load per stripe, a compare-and-swap |
 //! | [`Pins::acquire`], [`Pins::derive`], [`Pins::derive_at`], [`Pins::release`] | wait-free | one RMW on the caller's stripe; after closing a second one on the central word |
 //! | [`Pins::close_admission`], [`Pins::close_handles`] | wait-free | one RMW per stripe |
-//! | [`Pins::totals`] | wait-free | one load per stripe |
+//! | [`Pins::totals`], [`Pins::handles`] | wait-free | one load per stripe |
 //!
 //! Limits per stripe: 2¹³ operations at a time, 2²⁵ live, 2²¹ queued or quarantined. A call that would pass one is refused
 //! ([`Refused::Full`]); the fields hold twice that and more, so that calls on their way to a refusal can't carry into a neighbour.
@@ -174,6 +175,24 @@ impl Pins {
         Ok(Operation { pins: self, home })
     }
 
+    /// Begins an operation on a stripe that has something recorded, retired or not, for what may be done to a retired resource as well.
+    /// On a stripe that has no record none begins: once retired, it is given none any more, so a total that was read as zero
+    /// stays zero. Operations in progress are no records: one on its way to a refusal is counted for a moment, too.
+    pub fn enter_beside_records(&self) -> Result<Operation<'_>, Refused> {
+        for (index, stripe) in self.stripes.iter().enumerate() {
+            // Relaxed: flags, records and operations meet on this one word, and nothing else is read on account of what it says. What the
+            // operation does is published by its end.
+            let entered = stripe.admission.fetch_update(Relaxed, Relaxed, |word| {
+                let recorded = word & (OPERATION - 1) != 0;
+                (recorded && word & LOST == 0 && !is_full(word)).then_some(word + OPERATION)
+            });
+            if entered.is_ok() {
+                return Ok(Operation { pins: self, home: Home(index) });
+            }
+        }
+        Err(Refused::Closed)
+    }
+
     #[cold]
     fn undo_enter(&self, home: Home, closed: bool) -> Refused {
         // Relaxed: nothing was done in between.
@@ -289,6 +308,17 @@ impl Pins {
         // Release: our use of the resources happens-before the teardown. Pairs with the Acquire half in `close_handles`.
         let before = pins.stripe(pins.home(lane)).handles.fetch_sub(HANDLE, Release);
         if before & CLOSED == 0 { Left::Held } else { release_closed(&pins.central) }
+    }
+
+    /// How many handles there are, for observers: stripe by stripe, so exact only while none comes or goes. `None` once they are closed.
+    pub fn handles(&self) -> Option<usize> {
+        let counts = self.stripes.iter().map(|stripe| {
+            // Relaxed: a sum that orders nothing.
+            let word = stripe.handles.load(Relaxed);
+            (word & CLOSED == 0).then_some(word >> 1)
+        });
+        // Handles that moved from a stripe not read yet to one that was can bring the sum below zero.
+        counts.sum::<Option<i64>>().map(|sum| usize::try_from(sum).unwrap_or(0))
     }
 
     /// Refuses new handles. Called once.

@@ -9,7 +9,7 @@ use crate::{
     contract::{DeviceKey, MechanismIdentity},
     error::BindingError,
     handles::MemoryBinding,
-    mechanism::{Hold, Mechanism},
+    mechanism::{Hold, Mechanism, told},
     primitives::{NotReplaced, SelectionSlot, once::WriteOnce, table::Table},
     sync::{
         Arc,
@@ -48,11 +48,12 @@ impl Device {
     }
 
     pub(super) fn deselect(&self) -> Option<MechanismIdentity> {
-        let deselected = self.slot.clear()?;
+        let deselected = identity(self.slot.clear()?);
         // SeqCst: as `notify` demands it; clearing has no fence of its own after the change.
         fence(SeqCst);
         self.notify();
-        Some(identity(deselected))
+        told::deselected(self.key, deselected);
+        Some(deselected)
     }
 }
 
@@ -205,14 +206,17 @@ impl DeviceHandle {
         if home.key != device {
             return Err(SelectIfError::DeviceMismatch { mechanism: mechanism.identity(), expected: device, actual: home.key });
         }
+        let names = candidate.names;
         let outcome = home.slot.replace_if(expected_version, candidate);
         home.notify();
-        outcome.map_err(|refused| match refused {
+        let version = outcome.map_err(|refused| match refused {
             NotReplaced::Died(dead) => refusal(&dead).into(),
             NotReplaced::Conflict { current, .. } => {
                 SelectIfError::Conflict { device, version: current.version, selected: current.candidate.map(identity) }
             }
-        })
+        })?;
+        told::selected(names);
+        Ok(version)
     }
 
     /// As [`BindingRegistry::deselect`] on this device.

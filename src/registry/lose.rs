@@ -8,7 +8,7 @@ use super::{BindingRegistry, RegisteredProviderContext};
 use crate::{
     contract::DeviceKey,
     error::{BindingError, CONFIRMATION},
-    mechanism::Mechanism,
+    mechanism::{Mechanism, told},
     primitives::{MechanismLifecycle, liveness::Step, table::Found},
     sync::{
         Arc,
@@ -82,6 +82,7 @@ impl BindingRegistry {
         device.slot.sweep();
         device.note_loss(&reason);
         device.notify();
+        told::lost(device.key, &reason);
         Ok(())
     }
 
@@ -125,6 +126,8 @@ impl BindingRegistry {
         for mechanism in &mechanisms {
             let _ = mechanism.lifecycle.terminate();
         }
+        drop(guard);
+        told::terminated(context.device, context.identity);
         Ok(())
     }
 }

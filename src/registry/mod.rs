@@ -12,6 +12,8 @@
 //! | [`remove`] | removing, and the end of the registry |
 //! | [`observe`] | snapshots and lists |
 //! | [`settle`] | quarantined ownership given back, or up |
+//! | [`report`] | the registry as text |
+//! | [`trim`] | giving cached memory back |
 //! | [`watch`] | waiting for changes and losses |
 //!
 //! A token is looked up under an epoch guard, and what is found is used under it: words only, and holds that are acquired.
@@ -23,10 +25,12 @@ mod lose;
 mod observe;
 mod register;
 mod remove;
+mod report;
 mod retire;
 mod select;
 mod settle;
 mod token;
+mod trim;
 mod watch;
 
 pub use self::{
@@ -66,6 +70,7 @@ use std::fmt;
 /// | [`register_allocator`](Self::register_allocator) | lock-free | four allocations, two of which are stripes and entry |
 /// | [`remove`](Self::remove) | lock-free | one RMW per stripe, one deferral |
 /// | [`snapshot`](Self::snapshot) | lock-free: it looks again only if quarantined ownership was given back or up | one load per stripe, two of the quarantine |
+/// | [`trim`](Self::trim) | lock-free, the allocators excepted | per mechanism of the device a hold and an operation |
 #[derive(Clone)]
 pub struct BindingRegistry {
     inner: Arc<Inner>,

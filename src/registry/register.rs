@@ -12,7 +12,7 @@ use crate::{
         AuthorityIdentity, BindingResource, DeviceAllocator, DeviceKey, MechanismCoherence, MechanismIdentity, ProviderContextIdentity,
     },
     error::BindingError,
-    mechanism::{InUse, Mechanism, Names, Support, teardown::destroy},
+    mechanism::{InUse, Mechanism, Names, Support, teardown::destroy, told},
     primitives::table::{Place, Table, TableFull},
     sync::{Arc, atomic::Ordering::*, epoch, gate},
 };
@@ -35,6 +35,7 @@ impl BindingRegistry {
     ) -> Result<RegisteredProviderContext, BindingError> {
         let (number, place) = register_support(&self.inner.contexts, device, resource)?;
         let identity = ProviderContextIdentity::from_number(number);
+        told::context_registered(device, identity);
         Ok(RegisteredProviderContext { registry: self.inner.number, place, identity, device })
     }
 
@@ -50,6 +51,7 @@ impl BindingRegistry {
     pub fn register_authority(&self, device: DeviceKey, resource: Arc<dyn BindingResource>) -> Result<RegisteredAuthority, BindingError> {
         let (number, place) = register_support(&self.inner.authorities, device, resource)?;
         let identity = AuthorityIdentity::from_number(number);
+        told::authority_registered(device, identity);
         Ok(RegisteredAuthority { registry: self.inner.number, place, identity, device })
     }
 
@@ -178,6 +180,7 @@ impl Inner {
         // Whatever becomes of the offer: a mechanism that died meanwhile was registered all the same.
         let _ = home.slot.offer(mechanism);
         home.notify();
+        told::registered(names);
         Ok(RegisteredMechanism { registry: self.number, place, identity: names.mechanism, device: names.device, coherence })
     }
 

@@ -7,10 +7,7 @@
 use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext};
 use crate::{
     error::BindingError,
-    mechanism::{
-        Support,
-        teardown::{Destruction, destroy},
-    },
+    mechanism::{Support, teardown::Destruction, told},
     primitives::{
         MechanismLifecycle,
         liveness::Step,
@@ -69,6 +66,8 @@ impl BindingRegistry {
         drop(guard);
 
         let mut destruction = Destruction::default();
+        let names = removed.names;
+        destruction.tell(move || told::removed(names));
         removed.close(&mut destruction);
         device.owe_notice(&mut destruction);
         destruction.finish();
@@ -91,7 +90,8 @@ impl BindingRegistry {
     pub fn remove_provider_context(&self, context: RegisteredProviderContext) -> Result<(), BindingError> {
         let guard = epoch::pin();
         let found = self.inner.context(context, &guard)?.own();
-        remove_support(&self.inner.contexts, context.place, &found, guard).map_err(|refused| match refused {
+        let told = move || told::context_removed(context.device, context.identity);
+        remove_support(&self.inner.contexts, context.place, &found, guard, told).map_err(|refused| match refused {
             Remove::InUse => BindingError::ProviderContextInUse(context.identity),
             _ => BindingError::UnregisteredProviderContext(context.identity),
         })
@@ -114,7 +114,8 @@ impl BindingRegistry {
     pub fn remove_authority(&self, authority: RegisteredAuthority) -> Result<(), BindingError> {
         let guard = epoch::pin();
         let found = self.inner.authority(authority, &guard)?.own();
-        remove_support(&self.inner.authorities, authority.place, &found, guard).map_err(|refused| match refused {
+        let told = move || told::authority_removed(authority.device, authority.identity);
+        remove_support(&self.inner.authorities, authority.place, &found, guard, told).map_err(|refused| match refused {
             Remove::InUse => BindingError::AuthorityInUse(authority.identity),
             _ => BindingError::UnregisteredAuthority(authority.identity),
         })
@@ -122,13 +123,22 @@ impl BindingRegistry {
 }
 
 /// Removes a registration that is not in use. The winner unlinks it, and destroys its share of the resource once the guard has gone.
-fn remove_support(table: &Table<Support>, place: Place, found: &Support, guard: epoch::Guard) -> Result<(), Remove> {
+fn remove_support(
+    table: &Table<Support>,
+    place: Place,
+    found: &Support,
+    guard: epoch::Guard,
+    told: impl FnOnce() + 'static,
+) -> Result<(), Remove> {
     let resource = found.remove()?;
     let unlinked = table.remove(place, found.tag(), &guard);
     debug_assert!(unlinked, "the use count has one winner");
     drop(guard);
 
-    destroy(resource);
+    let mut destruction = Destruction::default();
+    destruction.owe(|destruction| destruction.destroy(resource));
+    destruction.tell(told);
+    destruction.finish();
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use super::{BindingRegistry, RegisteredMechanism};
 use crate::{
     error::BindingError,
+    mechanism::told,
     sync::{epoch, gate},
 };
 
@@ -27,8 +28,10 @@ impl BindingRegistry {
         // Also if somebody else retired it: that one may have been stopped before it had set every flag.
         let _ = found.settled_phase();
         device.slot.sweep();
+        let (names, lifecycle) = (found.names, found.phase());
         drop(guard);
         device.notify();
+        told::retired(names, lifecycle);
         Ok(())
     }
 }

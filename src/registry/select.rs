@@ -5,7 +5,7 @@ use crate::{
     contract::{DeviceKey, MechanismIdentity},
     error::BindingError,
     handles::MemoryBinding,
-    mechanism::{Hold, Mechanism},
+    mechanism::{Hold, Mechanism, told},
     primitives::liveness::Life,
     sync::{Arc, epoch, gate},
 };
@@ -57,9 +57,12 @@ impl BindingRegistry {
     /// Lock-free.
     pub fn select(&self, mechanism: RegisteredMechanism) -> Result<(), BindingError> {
         let (device, candidate) = self.inner.candidate(mechanism)?;
+        let names = candidate.names;
         let outcome = device.slot.select(candidate);
         device.notify();
-        outcome.map_err(|dead| refusal(&dead))
+        outcome.map_err(|dead| refusal(&dead))?;
+        told::selected(names);
+        Ok(())
     }
 
     /// Leaves `device` without selection, and says what was selected. That mechanism's life is not touched: it keeps its bindings, and can

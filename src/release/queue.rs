@@ -62,6 +62,7 @@ struct Waiting<M> {
 
 /// What became of the requests that a call took out of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[must_use = "a release that was not completed is retained, and only this says so"]
 pub struct Drained {
     /// Requests whose release was completed.

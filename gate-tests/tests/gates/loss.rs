@@ -5,7 +5,7 @@ use liveslot_gated::{
     BindingError,
     MechanismLifecycle::{Active, DeviceLost, Retired, Terminated},
     RegisteredMechanism,
-    internals::gates::Step::{self, Admitting, Judged, Listed, Lost, Marked, PriorRead, Published, Registered, Restored},
+    internals::gates::Step::{self, Admitting, Judged, Listed, Lost, Marked, PriorRead, Published, Registered, Restored, Trimming},
 };
 use std::{cell::Cell, rc::Rc, sync::atomic::Ordering::SeqCst};
 
@@ -218,4 +218,24 @@ fn a_registration_is_included_in_the_confirmation() {
     assert_eq!([p, n].map(|m| site.lifecycle(m)), [DeviceLost, Active]);
     site.rests_on(Some(n));
     all_steps_were_reached();
+}
+
+/// R31: a trim has come to a mechanism whose device is lost before it is counted, retired or not: its allocator is not asked.
+#[test]
+fn a_trim_meets_a_loss() {
+    for retired in [false, true] {
+        let site = Site::new();
+        let (m, calls) = site.register_watched();
+        let binding = site.registry.bind(DEVICE).unwrap();
+        let allocation = binding.allocate(8, 8).unwrap();
+        if retired {
+            site.retire(m);
+        }
+        assert_eq!(site.registry.trim(DEVICE, 0), 1);
+        let losing = site.clone();
+        at(Trimming, move || losing.lose());
+        assert_eq!((site.registry.trim(DEVICE, 0), calls.trim.load(SeqCst)), (0, 1));
+        all_steps_were_reached();
+        drop(allocation);
+    }
 }

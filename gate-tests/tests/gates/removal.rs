@@ -4,7 +4,7 @@ use crate::support::{DEVICE, End, IN_ORDER, Site, Stopped, all_steps_were_reache
 use liveslot_gated::{
     BindingError,
     MechanismLifecycle::{Active, Retired},
-    internals::gates::Step::{self, Admitting, Registered, RemovalMarked, Removing},
+    internals::gates::Step::{self, Admitting, Registered, RemovalMarked, Removing, Trimming},
 };
 use std::{cell::Cell, rc::Rc, sync::atomic::Ordering::SeqCst};
 
@@ -124,4 +124,29 @@ fn a_registration_keeps_its_context_and_its_authority() {
     site.retire_and_remove(m);
     site.registry.remove_provider_context(site.context).unwrap();
     site.registry.remove_authority(site.authority).unwrap();
+}
+
+/// R42, R50: a trim has come to a mechanism, which is removed before it is counted: its allocator is not asked, and is destroyed, in order,
+/// by the trim, which holds it. Removed at another's turn, it is destroyed at once.
+#[test]
+fn a_trim_meets_a_removal() {
+    let (site, p) = Site::selecting();
+    let (n, calls) = site.register_watched();
+    let removing = site.clone();
+    at(Trimming, move || {
+        removing.retire_and_remove(p);
+        assert_eq!(removing.ends.so_far(), [], "destroyed while it is held");
+    });
+    assert_eq!(site.registry.trim(DEVICE, 0), 1);
+    assert_eq!((site.ends.so_far(), calls.trim.load(SeqCst)), (vec![End::Allocator { pinned: true }], 1));
+
+    let last = site.register();
+    let removing = site.clone();
+    at(Trimming, move || {
+        removing.retire_and_remove(last);
+        assert_eq!(removing.ends.so_far().len(), 2, "held before its turn");
+    });
+    assert_eq!(site.registry.trim(DEVICE, 0), 1);
+    assert_eq!((site.lifecycle(n), calls.trim.load(SeqCst)), (Active, 2));
+    all_steps_were_reached();
 }

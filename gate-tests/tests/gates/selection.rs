@@ -7,7 +7,7 @@ use liveslot_gated::{
     BindingError,
     MechanismLifecycle::{Active, DeviceLost, Retired},
     RegisteredMechanism, SelectIfError,
-    internals::gates::Step::{self, Found, Judged, Loaded, PriorRead, Published, Registered, Restored},
+    internals::gates::Step::{self, Found, Judged, Loaded, PriorRead, Published, Registered, Reporting, Restored},
 };
 use std::{cell::Cell, rc::Rc};
 
@@ -589,5 +589,23 @@ fn versions_only_rise() {
         retirement.go_on();
         assert_eq!((handle.selected(), handle.version()), (None, start + 3));
     });
+    all_steps_were_reached();
+}
+
+/// The selected mechanism is retired when a table of the registry has copied it, and another is selected: the row of the first says that it
+/// was Active and is not selected, and no row says that a mechanism is selected and not Active.
+#[test]
+fn what_is_reported_as_selected_is_active() {
+    let (site, p) = Site::selecting();
+    let n = site.register();
+    let meeting = site.clone();
+    at(Reporting, move || {
+        meeting.retire(p);
+        meeting.select(n).unwrap();
+    });
+    let table = site.registry.to_string();
+    let rows: Vec<Vec<&str>> = table.lines().skip(1).map(|row| row.split_whitespace().skip(3).take(2).collect()).collect();
+    assert!(!rows.contains(&vec!["yes", "Retired"]), "selected and not Active:\n{table}");
+    assert_eq!(rows, [["no", "Active"], ["yes", "Active"]]);
     all_steps_were_reached();
 }
