@@ -54,8 +54,9 @@
 //!
 //! Events have the target `liveslot` and the level INFO, a lost device WARN; device and identities are fields, the latter as numbers. A
 //! call tells what it has done after its work, with nothing held, so a subscriber may call everything and delays only the call. Its panic
-//! goes to the caller, and what is told stays done; after a destructor's panic it counts in [`suppressed_panics`]. The first event of a kind
-//! registers with tracing, which may wait for a lock of its own: with the feature on, calls that tell something are lock-free but for that.
+//! goes to the caller, and what is told stays done; after a destructor's panic it counts in [`suppressed_panics`]. The first event of a
+//! kind registers with tracing, which may wait for a lock of its own: with the feature on, calls that tell something are lock-free but for
+//! that.
 #![cfg_attr(doc, doc = "The [`design`] page has the invariants, the protocols and the results.")]
 // Under the test cfgs the pieces below are public, for the tests alone.
 #![cfg_attr(

@@ -77,8 +77,8 @@ impl<F: Fn(&str) + Send + Sync + 'static> Subscriber for Recorder<F> {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Runs the tests of this file one after the other: tracing remembers for the whole process who wants an event, and asks only the subscriber of
-/// the thread that meets it first.
+/// Runs the tests of this file one after the other: tracing remembers for the whole process who wants an event, and asks only the
+/// subscriber of the thread that meets it first.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

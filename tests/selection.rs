@@ -382,8 +382,8 @@ fn a_refused_conditional_selection_says_why() {
     rig.finish();
 }
 
-/// C002, R13, R17, R22: deselecting leaves one device without selection, and the mechanism as it was; nothing is promoted, a registration or
-/// an explicit choice takes the place.
+/// C002, R13, R17, R22: deselecting leaves one device without selection, and the mechanism as it was; nothing is promoted, a registration
+/// or an explicit choice takes the place.
 #[test]
 fn deselecting_leaves_the_mechanism_as_it_was() {
     let rig = Rig::new();

@@ -189,8 +189,8 @@ fn table(entries: &[Entry]) -> String {
 /// ```
 ///
 /// `mechanism` is the number in the `Debug` text of its identity; the counts are those of its [snapshot](BindingRegistry::snapshot),
-/// `bytes` those in quarantine. A mechanism that is said to be selected is said to be Active. The table as a whole is not one moment. There is no
-/// line feed behind the last row, and width and precision of the format are ignored.
+/// `bytes` those in quarantine. A mechanism that is said to be selected is said to be Active. The table as a whole is not one moment. There
+/// is no line feed behind the last row, and width and precision of the format are ignored.
 ///
 /// Nothing is held while the writer runs, which is called once, and no other code of the user's runs. Lock-free: a walk over all devices,
 /// one load per stripe and another one for the handles.

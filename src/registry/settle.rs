@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl BindingRegistry {
-    /// Asks the allocator once more to release what `mechanism` retains: at most `limit` entries, on this thread, one after the other, those
-    /// that were tried least often first, and of these the oldest. The library never does this by itself.
+    /// Asks the allocator once more to release what `mechanism` retains: at most `limit` entries, on this thread, one after the other,
+    /// those that were tried least often first, and of these the oldest. The library never does this by itself.
     ///
     /// An entry is tried if nothing of it can have been released yet and nobody has said that its device is lost:
     ///
@@ -26,8 +26,8 @@ impl BindingRegistry {
     ///
     /// What is released leaves the quarantine. What is not stays, as the allocator reports it now. While an entry is tried it is still in
     /// the quarantine, and counts as one operation, so that neither [`remove`](Self::remove) nor
-    /// [`confirm_context_terminated`](Self::confirm_context_terminated) goes through; once released, and until it has been settled, it shows
-    /// as a queued release. Racing calls try an entry once at a time.
+    /// [`confirm_context_terminated`](Self::confirm_context_terminated) goes through; once released, and until it has been settled, it
+    /// shows as a queued release. Racing calls try an entry once at a time.
     ///
     /// The caller answers for it that nothing uses the memory any more: what a queue that refused it was waiting for is not known here.
     /// Whoever reclaims the memory of an entry by hand [gives the entry up](Self::abandon_quarantined) first, and owns what that call
@@ -72,11 +72,11 @@ impl BindingRegistry {
         self.hold(mechanism)?.retry_quarantined(limit)
     }
 
-    /// Gives up the ownership of each entry that `mechanism` retains and `given_up` says yes to, in any lifecycle, and reports what that was.
-    /// Calls no allocator: the memory is the caller's to reclaim, or lost. The library never does this by itself.
+    /// Gives up the ownership of each entry that `mechanism` retains and `given_up` says yes to, in any lifecycle, and reports what that
+    /// was. Calls no allocator: the memory is the caller's to reclaim, or lost. The library never does this by itself.
     ///
-    /// Each entry is given up by one call at most, and the report lists what was given up by this one. An allocator's own books know nothing
-    /// of it. On a terminated mechanism everything has been written off, so nothing is left to give up.
+    /// Each entry is given up by one call at most, and the report lists what was given up by this one. An allocator's own books know
+    /// nothing of it. On a terminated mechanism everything has been written off, so nothing is left to give up.
     ///
     /// ```
     /// use liveslot::{BindingRegistry, DeviceKey, HostAllocator};

@@ -20,8 +20,8 @@ impl BindingRegistry {
     /// `u64::MAX` if the sum would be larger. Each of them may keep `keep_bytes` bytes: 0 asks for all of it.
     ///
     /// It asks the Active mechanisms of the device and the Retired ones that still own something, one after the other, in order of
-    /// registration; one that is registered during the call may be asked or not. Not asked are mechanisms that are lost or Terminated, those
-    /// whose counters are full, and Retired ones that own nothing: removing those gives everything back. A device that nobody
+    /// registration; one that is registered during the call may be asked or not. Not asked are mechanisms that are lost or Terminated,
+    /// those whose counters are full, and Retired ones that own nothing: removing those gives everything back. A device that nobody
     /// registered has no mechanism.
     ///
     /// While an allocator is asked, that counts as an operation of its mechanism: meanwhile removing it and confirming the end of its

@@ -8,14 +8,15 @@
 //! found.
 //!
 //! Who may have changed a device's slot [notifies](Device::notify) afterwards: a selection and a registration when their record is decided,
-//! also against them; deselecting; a retirement, a loss and a removal when they have swept. Between the change and the look for watchers stands a fence
-//! that is there anyway:
+//! also against them; deselecting; a retirement, a loss and a removal when they have swept. Between the change and the look for watchers
+//! stands a fence that is there anyway:
 //!
 //! - A publication stands in the slot before the fence of its completion, by whoever completes it. A watch that looks after that
 //!   fence meets the record, or its successor, and finishes it.
 //! - Deselecting changes the slot alone, and fences afterwards.
 //! - A life has ended before the fence of the sweep. A watch that looks after it finds the candidate dead, and replaces it.
-//! - A watch that looks before has announced itself before its own fence: the pointer to [`Watched`] is there, and its waker is in the list.
+//! - A watch that looks before has announced itself before its own fence: the pointer to [`Watched`] is there, and its waker is in the
+//!   list.
 //!
 //! So a change of a device that nobody has ever watched costs one load more than without watches. Whatever a finisher does to somebody
 //! else's record (taking it out, putting its prior back, emptying what died) comes before its publisher has returned, or before whoever

@@ -56,7 +56,8 @@ impl Waiters {
     }
 
     /// Wakes everybody who went to sleep before. The caller has made its change, and holds nothing. A waker's panic is counted, see
-    /// [`suppressed_panics`](crate::suppressed_panics), and goes no further: the caller's own call has taken effect, and its result would be lost.
+    /// [`suppressed_panics`](crate::suppressed_panics), and goes no further: the caller's own call has taken effect, and its result would
+    /// be lost.
     pub fn notify(&self) {
         // SeqCst: the change was made before we look who sleeps. Pairs with the fence in `Waiter::poll`: either we find the waker, or the
         // waiter finds the change.

@@ -110,8 +110,8 @@ fn a_reader_gets_one_mechanism_whole() {
     println!("seen of each: {seen:?}");
 }
 
-/// C006: of two that decide by the same selection one wins, and the other is told what stands now: no change is lost. Nobody ends on account
-/// of having lost.
+/// C006: of two that decide by the same selection one wins, and the other is told what stands now: no change is lost. Nobody ends on
+/// account of having lost.
 #[test]
 fn one_of_two_that_saw_the_same_wins() {
     const ROUNDS: usize = 1_000;
