@@ -69,6 +69,7 @@ mod error;
 mod handles;
 mod host;
 mod mechanism;
+mod panics;
 mod primitives;
 mod registry;
 pub mod release;
@@ -91,7 +92,7 @@ pub use handles::{
 #[cfg(all(unix, feature = "virtual-memory"))]
 pub use host::VirtualMemory;
 pub use host::{Budget, BudgetSnapshot, BudgetTally, BudgetedAllocator, HostAllocator};
-pub use mechanism::teardown::suppressed_panics;
+pub use panics::suppressed_panics;
 pub use primitives::{Candidate, Liveness, MechanismLifecycle, NotReplaced, Offer, Selected, SelectionSlot};
 pub use registry::{
     BindingRegistry, ChangeCause, DeviceHandle, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, SelectIfError,
@@ -113,11 +114,10 @@ mod readme {}
 pub mod internals {
     #[cfg(liveslot_loom)]
     pub use crate::host::pages;
-    pub use crate::primitives::{counted, identity, lane, liveness, once, pins, slot, table, use_count};
+    pub use crate::primitives::{counted, identity, lane, liveness, once, pins, slot, table, use_count, waiters};
     #[cfg(liveslot_gates)]
     pub use crate::sync::gates;
     #[cfg(liveslot_loom)]
     pub use crate::sync::lane::set as set_lane;
     pub use crate::sync::{UnsafeCell, Word, atomic, epoch};
-    pub use crate::wait::list;
 }

@@ -6,6 +6,7 @@
 //! | [`liveness`] | a lifecycle that only moves towards its end | one word |
 //! | [`pins`] | who is using something, striped | a stripe's two words, then one central word |
 //! | [`places`] | things that wait to be taken | a word per place |
+//! | [`waiters`] | who waits for the next event | a place's word; fences |
 //! | [`table`] | token → entry | an entry's pointer; an occupancy word |
 //! | [`use_count`] | uses of something removable | one word |
 //! | [`counted`] | a shared value with one count | one word |
@@ -23,6 +24,7 @@ pub(crate) mod places;
 pub mod slot;
 pub mod table;
 pub mod use_count;
+pub mod waiters;
 
 pub use self::{
     liveness::{Liveness, MechanismLifecycle},

@@ -44,6 +44,11 @@ impl Ticket {
     pub(crate) const fn new(number: u64) -> Self {
         Self(number + TICKETS)
     }
+
+    /// The number that made it.
+    pub(crate) const fn number(self) -> u64 {
+        self.0 - TICKETS
+    }
 }
 
 pub(crate) struct Places<T> {

@@ -9,7 +9,8 @@
 use super::BindingRegistry;
 use crate::{
     contract::DeviceKey,
-    mechanism::{Hold, Mechanism, teardown::Panics},
+    mechanism::{Hold, Mechanism},
+    panics::Panics,
     primitives::MechanismLifecycle,
     sync::{Arc, epoch, gate, lane},
 };

@@ -30,22 +30,22 @@
 //! | --- | --- | --- |
 //! | [`DeviceHandle::watch`] | lock-free | a look; the first one of a device two allocations |
 //! | one look | lock-free | two RMWs of the registry's count, one `ArcSwap` load |
-//! | [`Device::notify`] | wait-free, the wakers excepted | one load; once the device has been watched a fence and a load more; see [`list`](crate::wait::list) |
+//! | [`Device::notify`] | wait-free, the wakers excepted | one load; once the device has been watched a fence and a load more; see [`waiters`](crate::primitives::waiters) |
 
 use super::{DeviceHandle, Inner, device::Device};
 use crate::{
     contract::{DeviceKey, MechanismIdentity},
     error::RegistryGone,
     mechanism::{Mechanism, teardown::Destruction},
-    primitives::MechanismLifecycle,
+    primitives::{
+        MechanismLifecycle,
+        waiters::{Waiter, Waiters},
+    },
     sync::{
         Arc, ArcCell, Weak,
         atomic::{Ordering::*, fence},
     },
-    wait::{
-        block,
-        list::{Waiter, Waiters},
-    },
+    wait,
 };
 use std::{fmt, future::poll_fn, mem, ptr::NonNull, time::Duration};
 
@@ -343,7 +343,7 @@ impl SelectionWatch {
     /// Blocking. Beside the parking as there.
     pub fn changed_timeout(&mut self, timeout: Duration) -> Result<Option<SelectionChange>, RegistryGone> {
         let (watched, view) = (&*self.watched, &mut self.view);
-        block::wait(&watched.waiters, timeout, || view.change()).transpose()
+        wait::wait(&watched.waiters, timeout, || view.change()).transpose()
     }
 
     /// Waits until the device is declared lost, and gives the reason; the latest, if there are several since this watch was made or
@@ -376,7 +376,7 @@ impl SelectionWatch {
     /// Blocking. Beside the parking as there.
     pub fn lost_timeout(&mut self, timeout: Duration) -> Result<Option<Arc<str>>, RegistryGone> {
         let (watched, view) = (&*self.watched, &mut self.view);
-        block::wait(&watched.waiters, timeout, || view.loss(watched)).transpose()
+        wait::wait(&watched.waiters, timeout, || view.loss(watched)).transpose()
     }
 }
 

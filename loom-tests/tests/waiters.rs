@@ -1,10 +1,10 @@
-//! Models of `src/wait/list.rs`: waiters that go to sleep, come back or leave, and events.
+//! Models of `src/primitives/waiters.rs`: waiters that go to sleep, come back or leave, and events.
 
 mod support;
 
 use liveslot_loom::internals::{
     atomic::{AtomicUsize, Ordering::Relaxed},
-    list::{Waiter, Waiters},
+    waiters::{Waiter, Waiters},
 };
 use std::{
     mem,
@@ -37,7 +37,7 @@ impl State {
         Self { waiters: Waiters::new(), events: AtomicUsize::new(0), wakers: Default::default() }
     }
 
-    fn poll(&self, waiter: &mut Waiter<'_>, waker: usize, events: usize) -> Poll<()> {
+    fn poll(&self, waiter: &mut Waiter<&Waiters>, waker: usize, events: usize) -> Poll<()> {
         let waker = Waker::from(Arc::clone(&self.wakers[waker]));
         // Relaxed: the fences alone say whether an event is seen.
         waiter.poll(&waker, || (self.events.load(Relaxed) >= events).then_some(()))

@@ -1,0 +1,36 @@
+//! Waiting with the calling thread, which parks among the [waiters](crate::primitives::waiters).
+
+use crate::{
+    primitives::waiters::{Waiter, Waiters},
+    sync::process::parking::{Thread, current, park, park_timeout},
+};
+use std::{
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+/// What `look` finds before `timeout` is over; looks at least once.
+pub(crate) fn wait<R>(waiters: &Waiters, timeout: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+    if timeout.is_zero() {
+        return look();
+    }
+    let mut waiter = Waiter::new(waiters);
+    until(timeout, |thread| waiter.poll_parked(thread, &mut look))
+}
+
+/// What `poll` gives before `timeout` is over; polls at least once. It has the thread among the waiters for whatever may change its
+/// answer. A time that is too long for the clock is no limit.
+pub(crate) fn until<R>(timeout: Duration, mut poll: impl FnMut(&Thread) -> Poll<R>) -> Option<R> {
+    let end = Instant::now().checked_add(timeout);
+    let thread = current();
+    loop {
+        if let Poll::Ready(found) = poll(&thread) {
+            return Some(found);
+        }
+        match end.map(|end| end.saturating_duration_since(Instant::now())) {
+            None => park(),
+            Some(Duration::ZERO) => return None,
+            Some(left) => park_timeout(left),
+        }
+    }
+}
