@@ -95,8 +95,8 @@ pub use host::{Budget, BudgetSnapshot, BudgetTally, BudgetedAllocator, HostAlloc
 pub use panics::suppressed_panics;
 pub use primitives::{Candidate, Liveness, MechanismLifecycle, NotReplaced, Offer, Selected, SelectionSlot};
 pub use registry::{
-    BindingRegistry, ChangeCause, DeviceHandle, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, SelectIfError,
-    SelectionChange, SelectionWatch,
+    BindingRegistry, ChangeCause, DeviceHandle, Drain, DrainError, DrainReport, RegisteredAuthority, RegisteredMechanism,
+    RegisteredProviderContext, RemovalError, RemoveWhenDrained, SelectIfError, SelectionChange, SelectionWatch, StillHeld, Teardown,
 };
 
 #[cfg(doc)]

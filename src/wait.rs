@@ -1,7 +1,7 @@
 //! Waiting with the calling thread, which parks among the [waiters](crate::primitives::waiters).
 
 use crate::{
-    primitives::waiters::{Waiter, Waiters},
+    primitives::waiters::{Share, Waiter},
     sync::process::parking::{Thread, current, park, park_timeout},
 };
 use std::{
@@ -10,12 +10,13 @@ use std::{
 };
 
 /// What `look` finds before `timeout` is over; looks at least once.
-pub(crate) fn wait<R>(waiters: &Waiters, timeout: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+pub(crate) fn wait<R>(waiter: &mut Waiter<impl Share>, timeout: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
     if timeout.is_zero() {
         return look();
     }
-    let mut waiter = Waiter::new(waiters);
-    until(timeout, |thread| waiter.poll_parked(thread, &mut look))
+    let found = until(timeout, |thread| waiter.poll_parked(thread, &mut look));
+    waiter.leave();
+    found
 }
 
 /// What `poll` gives before `timeout` is over; polls at least once. It has the thread among the waiters for whatever may change its

@@ -12,6 +12,7 @@
 //! | handle words | holds; closed once, by the winning `remove` or by the registry's end |
 //! | `registration` | taken once, by the winning `remove`, or with the memory |
 //! | `resources` | written before the entry is reachable, taken once, by the teardown |
+//! | `torn_down` | set once, by the teardown, behind the destructors |
 //! | `quarantine` | whoever settles a queued record as retained; whoever has claimed an entry of it |
 
 use super::{quarantine::Quarantine, support::InUse, teardown::Destruction, told};
@@ -27,7 +28,11 @@ use crate::{
         pins::{Close, Closed, Home, Left, Operation, Pins, Refused},
         table::Tagged,
     },
-    sync::{Arc, UnsafeCell, epoch, gate, lane},
+    sync::{
+        Arc, UnsafeCell,
+        atomic::{AtomicBool, Ordering::*},
+        epoch, gate, lane,
+    },
 };
 use std::{fmt, ptr::NonNull};
 
@@ -79,6 +84,7 @@ pub(crate) struct Mechanism {
     pub(crate) sequence: u64,
     registration: UnsafeCell<Option<Registration>>,
     resources: UnsafeCell<Option<Resources>>,
+    torn_down: AtomicBool,
 }
 
 // SAFETY: the parts that are not `Sync` are the two cells, and the table above says who may touch them when.
@@ -115,6 +121,7 @@ impl Mechanism {
             sequence,
             registration: UnsafeCell::new(Some(Registration { _context: context, _authority: authority })),
             resources: UnsafeCell::new(None),
+            torn_down: AtomicBool::new(false),
         });
         let memory = Arc::clone(&mechanism);
         let resources = Resources { allocator, authority: authority_resource, context: context_resource, memory };
@@ -179,6 +186,12 @@ impl Mechanism {
             Refused::Closed => self.refusal(self.phase(), operation),
             Refused::Full => BindingError::IdentityExhausted,
         }
+    }
+
+    /// Whether the resources have been destroyed.
+    pub(crate) fn is_torn_down(&self) -> bool {
+        // Acquire: pairs with the teardown's Release.
+        self.torn_down.load(Acquire)
     }
 
     /// Sets the removed mark. Who is told `First` has ended the uses of context and authority as well.
@@ -246,6 +259,12 @@ unsafe fn tear_down(mechanism: NonNull<Mechanism>, destruction: &mut Destruction
     destruction.destroy(allocator);
     destruction.destroy(authority);
     destruction.destroy(context);
+    // Release: the destructors happen-before what follows the wait. Pairs with `is_torn_down`.
+    memory.torn_down.store(true, Release);
+    if let Some(waiters) = memory.pins.waiting().cloned() {
+        // Behind the other teardowns, which none of the wakers is to delay.
+        destruction.owe(move |_| waiters.notify());
+    }
     epoch::pin().defer(move || drop(memory));
 }
 

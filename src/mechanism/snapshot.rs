@@ -8,10 +8,26 @@
 use super::{entry::Mechanism, quarantine::Retained};
 use crate::{
     contract::{MechanismSnapshot, QuarantinedAllocation},
-    primitives::{MechanismLifecycle, pins::Totals},
+    primitives::{MechanismLifecycle, pins::Totals, waiters::Waiters},
+    sync::Arc,
 };
 
 impl Mechanism {
+    /// Whether it owns nothing and does nothing any more, for ever but for calls on their way to a refusal.
+    pub(crate) fn is_drained(&self) -> bool {
+        match self.settled_phase() {
+            MechanismLifecycle::Active => false,
+            // Whatever is retained is counted in the stripes' totals as well.
+            MechanismLifecycle::Retired | MechanismLifecycle::DeviceLost => self.pins.is_idle(),
+            MechanismLifecycle::Terminated => true,
+        }
+    }
+
+    /// Whom to wake if it has drained. For who has found its life ended, and would have to tell if nobody left after that.
+    pub(crate) fn waiting_if_drained(&self) -> Option<Arc<Waiters>> {
+        self.pins.waiting().filter(|_| self.is_drained()).cloned()
+    }
+
     /// What is retained, and the stripes' totals, which count all of it.
     fn counts(&self) -> (Retained, Totals) {
         let mut retained = self.quarantine.retained();

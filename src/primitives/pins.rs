@@ -16,6 +16,13 @@
 //! LOST refuses what RETIRED refuses, and queueing as well. Flags are never cleared. After LOST nothing is admitted, so the
 //! end of a life needs no flag.
 //!
+//! **Idle**: the sum over all stripes is zero. A *leaver* lowers the sum: the end of an operation, a settlement, and the undo of an
+//! operation that was refused. Its read-modify-write gives back the flags; if its stripe is closed and now empty, it fences,
+//! sums, and wakes the [waiters](Pins::waiters) if the sum is zero. Who waits puts down what wakes it, fences, and sums. Of two last
+//! leavers on two stripes and one who goes to sleep, the one whose fence comes last sees what the others have done. Whoever closes is
+//! one more of them: what left before a stripe was closed is in its sum, so it wakes [whom it may have to](Pins::waiting_if_idle). Stripes that are not closed
+//! pay nothing, but for a branch. Moves (operation → live → queued) leave the sum as it is, so retaining something wakes nobody.
+//!
 //! **Handle word**: CLOSED in the lowest bit, a signed count above. A handle may be let go on any stripe, so one stripe may fall
 //! below zero, and borrows into no flag. Closing sets each stripe's CLOSED and moves the counts to one central word, which holds a
 //! bias until the sum is in: so it meets zero only when the last handle has gone, and whoever brings it there owes the teardown.
@@ -26,6 +33,7 @@
 //! | [`Pins::enter`], [`Pins::enter_release`], [`Operation`]'s end, [`Operation::record`], [`Operation::settle`], [`Pins::queue`], [`Pins::settle`] | wait-free | one RMW on one stripe; a refusal two |
 //! | [`Pins::enter_beside_records`] | lock-free: a retry is paid for by another's step on the stripe | one load per stripe, a compare-and-swap |
 //! | [`Pins::acquire`], [`Pins::derive`], [`Pins::derive_at`], [`Pins::release`] | wait-free | one RMW on the caller's stripe; after closing a second one on the central word |
+//! | the last leaver of a closed stripe | wait-free, the wakers excepted | besides, a fence and a load; if anybody has ever waited one load per stripe |
 //! | [`Pins::close_admission`], [`Pins::close_handles`] | wait-free | one RMW per stripe |
 //! | [`Pins::totals`], [`Pins::handles`] | wait-free | one load per stripe |
 //!
@@ -33,8 +41,13 @@
 //! ([`Refused::Full`]); the fields hold twice that and more, so that calls on their way to a refusal can't carry into a neighbour.
 //! The handle count is 63 bits wide, signed; [`Pins::derive`] aborts at 2⁶¹, as std's `Arc` does at its half.
 
-use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering::*, fence};
+use super::{once::WriteOnce, waiters::Waiters};
+use crate::sync::{
+    Arc,
+    atomic::{AtomicI64, AtomicU64, Ordering::*, fence},
+};
 use crossbeam_utils::CachePadded;
+use std::fmt;
 
 const LOST: u64 = 1 << 63;
 const RETIRED: u64 = 1 << 62;
@@ -119,7 +132,6 @@ struct Stripe {
     handles: AtomicI64,
 }
 
-#[derive(Debug)]
 pub struct Pins {
     /// A power of two of them.
     stripes: Box<[CachePadded<Stripe>]>,
@@ -127,6 +139,8 @@ pub struct Pins {
     mask: usize,
     /// Handles counted since closing, and those that closing has moved here; above a bias until it has.
     central: CachePadded<AtomicI64>,
+    /// There once somebody has waited.
+    waiters: WriteOnce<Arc<Waiters>>,
 }
 
 /// Where a recorded thing is counted.
@@ -135,7 +149,6 @@ pub struct Home(usize);
 
 /// An admitted operation. Dropping it ends it.
 #[must_use]
-#[derive(Debug)]
 pub struct Operation<'a> {
     pins: &'a Pins,
     home: Home,
@@ -146,7 +159,12 @@ impl Pins {
     pub fn new(stripes: usize) -> Self {
         assert!(stripes.is_power_of_two() && stripes <= MOST_STRIPES);
         let stripe = |_| CachePadded::new(Stripe { admission: AtomicU64::new(0), handles: AtomicI64::new(0) });
-        Self { stripes: (0..stripes).map(stripe).collect(), mask: stripes - 1, central: CachePadded::new(AtomicI64::new(BIAS)) }
+        Self {
+            stripes: (0..stripes).map(stripe).collect(),
+            mask: stripes - 1,
+            central: CachePadded::new(AtomicI64::new(BIAS)),
+            waiters: WriteOnce::new(),
+        }
     }
 
     #[inline(always)]
@@ -196,7 +214,8 @@ impl Pins {
     #[cold]
     fn undo_enter(&self, home: Home, closed: bool) -> Refused {
         // Relaxed: nothing was done in between.
-        self.stripe(home).admission.fetch_sub(OPERATION, Relaxed);
+        let before = self.stripe(home).admission.fetch_sub(OPERATION, Relaxed);
+        self.left(before - OPERATION);
         if closed { Refused::Closed } else { Refused::Full }
     }
 
@@ -233,7 +252,49 @@ impl Pins {
     #[inline]
     pub fn settle(&self, home: Home) {
         // Release: the release of the thing happens-before whatever finds the total at zero. Pairs with `totals`.
-        self.stripe(home).admission.fetch_sub(QUEUED, Release);
+        let before = self.stripe(home).admission.fetch_sub(QUEUED, Release);
+        self.left(before - QUEUED);
+    }
+
+    /// After a step that has lowered the sum, with the stripe's word as it left it. The caller keeps `self`, and holds nothing else.
+    #[inline(always)]
+    fn left(&self, word: u64) {
+        if word & (LOST | RETIRED) != 0 && Totals::of(word) == Totals::default() {
+            self.emptied();
+        }
+    }
+
+    #[cold]
+    fn emptied(&self) {
+        if let Some(waiters) = self.waiting_if_idle() {
+            waiters.notify();
+        }
+    }
+
+    /// Whom to wake if `self` is idle by now. For who has closed admission.
+    pub fn waiting_if_idle(&self) -> Option<&Arc<Waiters>> {
+        self.waiting().filter(|_| self.is_idle())
+    }
+
+    /// Whom to wake after a change that waiters look at.
+    pub fn waiting(&self) -> Option<&Arc<Waiters>> {
+        // SeqCst: our step comes before our look at the others'. Pairs with its likes and with the fence of who goes to sleep: the last
+        // of them sees what the others have done.
+        fence(SeqCst);
+        self.waiters.get()
+    }
+
+    /// Those who wait for `self` to be idle, or for another change that its owner tells.
+    pub fn waiters(&self) -> &Arc<Waiters> {
+        match self.waiters.get() {
+            Some(waiters) => waiters,
+            None => self.waiters.set(Arc::new(Waiters::new())),
+        }
+    }
+
+    /// Whether nothing is counted. Once admission is closed that is for ever, but for calls that are on their way to a refusal.
+    pub fn is_idle(&self) -> bool {
+        self.totals() == Totals::default()
     }
 
     /// Sets the flag on every stripe. Whoever decides on the lifecycle word calls this first, whoever changed the word.
@@ -310,15 +371,23 @@ impl Pins {
         if before & CLOSED == 0 { Left::Held } else { release_closed(&pins.central) }
     }
 
-    /// How many handles there are, for observers: stripe by stripe, so exact only while none comes or goes. `None` once they are closed.
-    pub fn handles(&self) -> Option<usize> {
+    /// How many handles there are, for observers: stripe by stripe, so exact only while none comes or goes. Zero while they are being closed.
+    pub fn handles(&self) -> usize {
         let counts = self.stripes.iter().map(|stripe| {
             // Relaxed: a sum that orders nothing.
             let word = stripe.handles.load(Relaxed);
             (word & CLOSED == 0).then_some(word >> 1)
         });
+        // Relaxed: as above. Above the bias until the sum is in.
+        let central = || Some(self.central.load(Relaxed)).filter(|count| *count < BIAS / 2);
         // Handles that moved from a stripe not read yet to one that was can bring the sum below zero.
-        counts.sum::<Option<i64>>().map(|sum| usize::try_from(sum).unwrap_or(0))
+        counts.sum::<Option<i64>>().or_else(central).and_then(|sum| usize::try_from(sum).ok()).unwrap_or(0)
+    }
+
+    /// Whether handles are being closed, or have been.
+    pub fn is_closed(&self) -> bool {
+        // Acquire: who sees it sees what came before the closing. Pairs with the Release half in `close_handles`, which begins here.
+        self.stripes.first().is_some_and(|stripe| stripe.handles.load(Acquire) & CLOSED != 0)
     }
 
     /// Refuses new handles. Called once.
@@ -383,8 +452,10 @@ impl Operation<'_> {
     /// Ends the operation with what stood in the queued total at its home: both are gone in one step.
     pub fn settle(self) {
         // Release: as in `Pins::settle`.
-        self.pins.stripe(self.home).admission.fetch_sub(OPERATION + QUEUED, Release);
+        let before = self.pins.stripe(self.home).admission.fetch_sub(OPERATION + QUEUED, Release);
+        let pins = self.pins;
         std::mem::forget(self);
+        pins.left(before - OPERATION - QUEUED);
     }
 }
 
@@ -392,7 +463,14 @@ impl Drop for Operation<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release: the operation happens-before whatever finds the stripe idle. Pairs with `totals`.
-        self.pins.stripe(self.home).admission.fetch_sub(OPERATION, Release);
+        let before = self.pins.stripe(self.home).admission.fetch_sub(OPERATION, Release);
+        self.pins.left(before - OPERATION);
+    }
+}
+
+impl fmt::Debug for Operation<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Operation").field(&self.home).finish()
     }
 }
 

@@ -193,7 +193,8 @@ impl<W: Share> Waiter<W> {
         drop(before);
     }
 
-    fn leave(&mut self) {
+    /// Sleeps no more.
+    pub fn leave(&mut self) {
         let waiters = &*self.waiters;
         if let Some((claimed, _, sleeper)) = take(waiters, &mut self.entry) {
             waiters.free(claimed);

@@ -4,7 +4,7 @@
 //! slot. With one pass, a registration that falls between list and slot would end Active and unselected: it would find the
 //! slot still occupied, and be missed by the list. Each further pass is paid for by a registration.
 
-use super::{BindingRegistry, RegisteredProviderContext};
+use super::{BindingRegistry, RegisteredProviderContext, drain::notify};
 use crate::{
     contract::DeviceKey,
     error::{BindingError, CONFIRMATION},
@@ -61,6 +61,7 @@ impl BindingRegistry {
     pub fn invalidate_device(&self, device: DeviceKey, reason: impl Into<Arc<str>>) -> Result<(), BindingError> {
         let reason = reason.into();
         let Some(device) = self.inner.devices.get(device) else { return Ok(()) };
+        let mut drained = Vec::new();
         loop {
             let mut marked = false;
             let guard = epoch::pin();
@@ -69,6 +70,7 @@ impl BindingRegistry {
                 marked |= mechanism.lifecycle.lose(&reason) == Step::First;
                 gate!(Lost);
                 let _ = mechanism.settled_phase();
+                drained.extend(mechanism.waiting_if_drained());
             }
             drop(guard);
             gate!(Marked);
@@ -82,6 +84,7 @@ impl BindingRegistry {
         device.slot.sweep();
         device.note_loss(&reason);
         device.notify();
+        notify(drained);
         told::lost(device.key, &reason);
         Ok(())
     }
@@ -126,7 +129,10 @@ impl BindingRegistry {
         for mechanism in &mechanisms {
             let _ = mechanism.lifecycle.terminate();
         }
+        let drained: Vec<_> = mechanisms.iter().filter_map(|mechanism| mechanism.waiting_if_drained()).collect();
+        drop(mechanisms);
         drop(guard);
+        notify(drained);
         told::terminated(context.device, context.identity);
         Ok(())
     }

@@ -10,6 +10,8 @@
 //! | [`retire`] | retiring |
 //! | [`lose`] | losing a device, confirming that a context is gone |
 //! | [`remove`] | removing, and the end of the registry |
+//! | [`drain`] | waiting until a mechanism owns and does nothing, and then removing it |
+//! | [`teardown`] | waiting until its resources are destroyed |
 //! | [`observe`] | snapshots and lists |
 //! | [`settle`] | quarantined ownership given back, or up |
 //! | [`report`] | the registry as text |
@@ -21,6 +23,7 @@
 
 mod device;
 mod devices;
+mod drain;
 mod lose;
 mod observe;
 mod register;
@@ -29,13 +32,16 @@ mod report;
 mod retire;
 mod select;
 mod settle;
+mod teardown;
 mod token;
 mod trim;
 mod watch;
 
 pub use self::{
     device::DeviceHandle,
+    drain::{Drain, DrainError, DrainReport, RemovalError, RemoveWhenDrained},
     select::SelectIfError,
+    teardown::{StillHeld, Teardown},
     token::{RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext},
     watch::{ChangeCause, SelectionChange, SelectionWatch},
 };

@@ -161,12 +161,15 @@ impl Drop for Inner {
         for resource in resources {
             destruction.owe(|destruction| destruction.destroy(resource));
         }
-        for mechanism in mechanisms {
+        for mechanism in &mechanisms {
             mechanism.close(&mut destruction);
         }
         // After the mechanisms' teardowns, which none of the wakers is to delay.
         for device in self.devices.iter() {
             device.owe_notice(&mut destruction);
+        }
+        for waiters in mechanisms.iter().filter_map(|mechanism| mechanism.pins.waiting().cloned()) {
+            destruction.owe(move |_| waiters.notify());
         }
         destruction.finish();
     }

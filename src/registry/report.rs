@@ -21,7 +21,7 @@ use std::{
 struct Entry {
     snapshot: MechanismSnapshot,
     sequence: u64,
-    handles: Option<usize>,
+    handles: usize,
     selected: bool,
 }
 
@@ -139,7 +139,7 @@ fn picture(dot: &mut String, devices: &[DeviceKey], entries: &[Entry], contexts:
         if *selected {
             writeln!(dot, "  \"{device}\" -> \"mechanism {mechanism}\" [label=selected];")?;
         }
-        if let Some(handles @ 1..) = handles {
+        if let handles @ 1.. = handles {
             writeln!(dot, "  \"handles {mechanism}\" [shape=plaintext, label=\"{handles} handles\"];")?;
             writeln!(dot, "  \"handles {mechanism}\" -> \"mechanism {mechanism}\";")?;
         }

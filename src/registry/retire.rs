@@ -1,6 +1,6 @@
 //! Retiring: the word first, then every stripe, then the slot.
 
-use super::{BindingRegistry, RegisteredMechanism};
+use super::{BindingRegistry, RegisteredMechanism, drain::notify};
 use crate::{
     error::BindingError,
     mechanism::told,
@@ -29,8 +29,10 @@ impl BindingRegistry {
         let _ = found.settled_phase();
         device.slot.sweep();
         let (names, lifecycle) = (found.names, found.phase());
+        let drained = found.waiting_if_drained();
         drop(guard);
         device.notify();
+        notify(drained);
         told::retired(names, lifecycle);
         Ok(())
     }

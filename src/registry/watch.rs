@@ -343,7 +343,7 @@ impl SelectionWatch {
     /// Blocking. Beside the parking as there.
     pub fn changed_timeout(&mut self, timeout: Duration) -> Result<Option<SelectionChange>, RegistryGone> {
         let (watched, view) = (&*self.watched, &mut self.view);
-        wait::wait(&watched.waiters, timeout, || view.change()).transpose()
+        wait::wait(&mut Waiter::new(&watched.waiters), timeout, || view.change()).transpose()
     }
 
     /// Waits until the device is declared lost, and gives the reason; the latest, if there are several since this watch was made or
@@ -376,7 +376,7 @@ impl SelectionWatch {
     /// Blocking. Beside the parking as there.
     pub fn lost_timeout(&mut self, timeout: Duration) -> Result<Option<Arc<str>>, RegistryGone> {
         let (watched, view) = (&*self.watched, &mut self.view);
-        wait::wait(&watched.waiters, timeout, || view.loss(watched)).transpose()
+        wait::wait(&mut Waiter::new(&watched.waiters), timeout, || view.loss(watched)).transpose()
     }
 }
 
