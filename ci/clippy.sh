@@ -5,3 +5,5 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cargo clippy --workspace --all-targets -- --deny warnings
+# What no other target turns on.
+cargo clippy --package liveslot --features holders --lib --test holders -- --deny warnings

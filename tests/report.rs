@@ -149,7 +149,7 @@ fn the_picture() {
     let allocation = binding.allocate(8, 8).unwrap();
     let handles = [binding.clone(), binding.clone()];
     rig.log.take();
-    let text = rig.registry.to_dot();
+    let mut text = rig.registry.to_dot();
     assert_eq!(rig.log.take(), [""; 0], "R105: nobody was called");
 
     let (a, b) = (number(rig.mechanism.identity()), number(beside.identity()));
@@ -173,6 +173,10 @@ fn the_picture() {
 }}
 "#
     );
+    if cfg!(feature = "holders") {
+        // The bindings, which have a test of their own.
+        text = text.lines().filter(|line| !line.contains("\"binding ")).map(|line| line.to_owned() + "\n").collect();
+    }
     assert_eq!(text, expected);
     drop(handles);
     binding.release(allocation).unwrap();

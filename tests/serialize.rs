@@ -12,7 +12,7 @@ use common::{
 };
 use liveslot::{release::BoundedQueue, *};
 use serde_json::{Value, json, to_value};
-use std::{fmt::Debug, sync::Arc};
+use std::{fmt::Debug, panic::Location, sync::Arc, time::Duration};
 
 /// The only number in the text of an identity.
 fn number(identity: impl Debug) -> u64 {
@@ -166,4 +166,25 @@ fn outcomes_and_values() {
     assert_eq!([Active, Retired, DeviceLost, Terminated].map(text), ["Active", "Retired", "DeviceLost", "Terminated"]);
     assert_eq!(to_value(Tier::ALL).unwrap(), json!(["Device", "Host", "Disk"]));
     assert_eq!(to_value(MechanismCoherence::TrustedComposite).unwrap(), "TrustedComposite");
+}
+
+/// A binding as it is listed: where it was made as file, line and column.
+#[test]
+fn a_holder() {
+    let rig = Rig::new();
+    let binding = rig.registry.bind(DEVICE).unwrap().identity().id();
+    let (place, line) = (Location::caller(), line!());
+    let holder = Holder { binding, label: Some("decoder"), place, age: Duration::from_millis(1_500), handles: 2, allocations: 1 };
+    let expected = json!({
+        "binding": number(binding),
+        "label": "decoder",
+        "place": { "file": file!(), "line": line, "column": place.column() },
+        "age": { "secs": 1, "nanos": 500_000_000 },
+        "handles": 2,
+        "allocations": 1,
+    });
+    assert_eq!(to_value(holder).unwrap(), expected);
+    let expected = Value::Null;
+    assert_eq!(to_value(Holder { label: None, ..holder }).unwrap()["label"], expected);
+    rig.finish();
 }

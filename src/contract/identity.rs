@@ -45,7 +45,7 @@ numbered! {
 macro_rules! looked_up {
     ($($name:ident)*) => {$(
         impl $name {
-            /// What it was made from, to look the thing up by.
+            /// What it was made from, to look the thing up by, and for texts.
             pub(crate) const fn number(self) -> u64 {
                 self.0
             }
@@ -53,7 +53,7 @@ macro_rules! looked_up {
     )*};
 }
 
-looked_up!(AuthorityIdentity ProviderContextIdentity MechanismIdentity);
+looked_up!(AuthorityIdentity ProviderContextIdentity MechanismIdentity BindingId);
 
 /// Names one binding and the things it was issued from.
 ///

@@ -15,11 +15,13 @@
 //! | `outcome.rs` | how a release ended: states, outcomes, accounting, reasons |
 //! | `settlement.rs` | what came of quarantined ownership: [`RetriedQuarantine`], [`AbandonedQuarantine`] |
 //! | `snapshot.rs` | a copy of one mechanism's state: [`MechanismSnapshot`] |
+//! | `holder.rs` | a binding, as it is listed: [`Holder`] |
 
 mod allocator;
 mod capability;
 mod context_pin;
 mod device;
+mod holder;
 mod identity;
 mod outcome;
 mod resource;
@@ -30,6 +32,7 @@ pub use self::allocator::{AllocationCommitRange, DeviceAllocator, MappedAllocati
 pub use self::capability::{SharedMapping, VirtualBacking};
 pub use self::context_pin::{ProviderContextPin, ProviderContextPinError, ProviderContextPinSource};
 pub use self::device::{DeviceKey, MemoryRole, Tier};
+pub use self::holder::Holder;
 pub use self::identity::{
     AllocationGeneration, AllocationIdentity, AuthorityIdentity, BindingGeneration, BindingId, BindingIdentity, MechanismIdentity,
     ProviderContextIdentity,

@@ -14,8 +14,9 @@
 //! | `resources` | written before the entry is reachable, taken once, by the teardown |
 //! | `torn_down` | set once, by the teardown, behind the destructors |
 //! | `quarantine` | whoever settles a queued record as retained; whoever has claimed an entry of it |
+//! | `holders` | bindings, while their hold is counted |
 
-use super::{quarantine::Quarantine, support::InUse, teardown::Destruction, told};
+use super::{holders::Holders, quarantine::Quarantine, support::InUse, teardown::Destruction, told};
 use crate::{
     contract::{
         AuthorityIdentity, BindingGeneration, BindingId, BindingIdentity, BindingResource, DeviceAllocator, DeviceKey, MechanismCoherence,
@@ -80,6 +81,7 @@ pub(crate) struct Mechanism {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) pins: Pins,
     pub(crate) quarantine: Quarantine,
+    pub(super) holders: Holders,
     /// The order of registration.
     pub(crate) sequence: u64,
     registration: UnsafeCell<Option<Registration>>,
@@ -118,6 +120,7 @@ impl Mechanism {
             lifecycle: Lifecycle::new(),
             pins: Pins::new(stripes),
             quarantine: Quarantine::new(),
+            holders: Holders::new(),
             sequence,
             registration: UnsafeCell::new(Some(Registration { _context: context, _authority: authority })),
             resources: UnsafeCell::new(None),
@@ -255,6 +258,7 @@ unsafe fn tear_down(mechanism: NonNull<Mechanism>, destruction: &mut Destruction
     let resources = unsafe { mechanism.as_ref() }.resources.with_mut(|resources| unsafe { (*resources).take() });
     let Some(Resources { allocator, authority, context, memory }) = resources else { return };
     let names = memory.names;
+    debug_assert_eq!(memory.holders(), [], "a binding is listed that has no hold");
     destruction.tell(move || told::torn_down(names));
     destruction.destroy(allocator);
     destruction.destroy(authority);

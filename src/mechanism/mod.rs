@@ -3,6 +3,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | [`entry`] | a mechanism: lifecycle, pins, resources; the hold that keeps the resources |
+//! | [`holders`] | who holds a mechanism: the bindings, with label and place |
 //! | [`support`] | what a mechanism pins besides its allocator: an authority or a provider context as registered |
 //! | [`teardown`] | allocator → authority → context, and what happens when one of them panics |
 //! | [`quarantine`] | ownership that was retained |
@@ -11,6 +12,7 @@
 //! | [`told`] | the events of the control plane |
 
 pub(crate) mod entry;
+mod holders;
 pub(crate) mod quarantine;
 mod settle;
 mod snapshot;
@@ -20,6 +22,7 @@ pub(crate) mod told;
 
 pub(crate) use self::{
     entry::{Hold, Mechanism, Names},
+    holders::Holding,
     quarantine::{Entry, Retry},
     support::{InUse, Support},
 };

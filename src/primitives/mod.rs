@@ -9,6 +9,7 @@
 //! | [`waiters`] | who waits for the next event | a place's word; fences |
 //! | [`table`] | token → entry | an entry's pointer; an occupancy word |
 //! | [`use_count`] | uses of something removable | one word |
+//! | [`roll`] | a list of what is shared, with the shares counted | one word per thing |
 //! | [`counted`] | a shared value with one count | one word |
 //! | [`once`] | a value written at most once | one pointer |
 //! | [`identity`] | numbers issued once | one counter, in blocks |
@@ -21,6 +22,8 @@ pub mod liveness;
 pub mod once;
 pub mod pins;
 pub(crate) mod places;
+#[cfg(any(feature = "holders", liveslot_loom))]
+pub mod roll;
 pub mod slot;
 pub mod table;
 pub mod use_count;

@@ -35,6 +35,7 @@ impl Device {
 
     /// A binding to whatever is selected.
     #[inline]
+    #[cfg_attr(feature = "holders", track_caller)]
     pub(super) fn bind(&self) -> Result<MemoryBinding, BindingError> {
         let hold = self.slot.read(|mechanism| {
             gate!(Found);
@@ -131,6 +132,7 @@ impl DeviceHandle {
     /// # Progress
     ///
     /// Lock-free: each retry is paid for by a selection.
+    #[cfg_attr(feature = "holders", track_caller)]
     pub fn bind(&self) -> Result<MemoryBinding, BindingError> {
         self.device().bind()
     }

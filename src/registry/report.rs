@@ -6,7 +6,7 @@
 
 use super::BindingRegistry;
 use crate::{
-    contract::{DeviceKey, MechanismSnapshot},
+    contract::{DeviceKey, Holder, MechanismSnapshot},
     mechanism::{Mechanism, Support},
     primitives::table::{Table, Tagged},
     sync::{epoch, gate},
@@ -22,13 +22,14 @@ struct Entry {
     snapshot: MechanismSnapshot,
     sequence: u64,
     handles: usize,
+    holders: Vec<Holder>,
     selected: bool,
 }
 
 impl Entry {
     fn copy(mechanism: &Mechanism) -> Self {
-        let (snapshot, handles) = (mechanism.snapshot(), mechanism.pins.handles());
-        Self { snapshot, sequence: mechanism.sequence, handles, selected: false }
+        let (snapshot, handles, holders) = (mechanism.snapshot(), mechanism.pins.handles(), mechanism.holders());
+        Self { snapshot, sequence: mechanism.sequence, handles, holders, selected: false }
     }
 }
 
@@ -62,6 +63,7 @@ impl BindingRegistry {
     /// | mechanism | number, lifecycle, what it owns | to the context and to the authority that it pins |
     /// | provider context, authority | number, device | |
     /// | handles | how many: bindings, allocations, views, and whatever else keeps the allocator | to their mechanism; absent if there are none |
+    /// | binding | as its [`Holder`] reads; with the feature `holders` alone | to its mechanism |
     ///
     /// The numbers are those in the `Debug` text of the identities. Devices come in the order of tier and number, mechanisms by device
     /// and then in order of registration, contexts and authorities by device and then number. Every mechanism that is registered
@@ -124,7 +126,7 @@ fn picture(dot: &mut String, devices: &[DeviceKey], entries: &[Entry], contexts:
             writeln!(dot, "  \"{kind} {number}\" [shape=ellipse, label=\"{kind} {number}\\n{device}\"];")?;
         }
     }
-    for Entry { snapshot, handles, selected, .. } in entries {
+    for Entry { snapshot, handles, holders, selected, .. } in entries {
         let MechanismSnapshot { device, lifecycle, active_operations, live_allocations, queued_releases, .. } = snapshot;
         let (mechanism, context) = (snapshot.identity.number(), snapshot.provider_context.number());
         let (authority, quarantined) = (snapshot.authority.number(), snapshot.quarantined_allocations);
@@ -142,6 +144,11 @@ fn picture(dot: &mut String, devices: &[DeviceKey], entries: &[Entry], contexts:
         if let handles @ 1.. = handles {
             writeln!(dot, "  \"handles {mechanism}\" [shape=plaintext, label=\"{handles} handles\"];")?;
             writeln!(dot, "  \"handles {mechanism}\" -> \"mechanism {mechanism}\";")?;
+        }
+        for holder in holders {
+            let (binding, text) = (holder.binding.number(), holder.to_string().replace('\\', r"\\").replace('"', r#"\""#));
+            writeln!(dot, "  \"binding {binding}\" [shape=plaintext, label=\"{text}\"];")?;
+            writeln!(dot, "  \"binding {binding}\" -> \"mechanism {mechanism}\";")?;
         }
     }
     dot.push_str("}\n");

@@ -105,6 +105,7 @@ impl BindingRegistry {
     ///
     /// Lock-free: each retry is paid for by a selection.
     #[inline]
+    #[cfg_attr(feature = "holders", track_caller)]
     pub fn bind(&self, device: DeviceKey) -> Result<MemoryBinding, BindingError> {
         match self.inner.devices.get(device) {
             Some(device) => device.bind(),
@@ -122,6 +123,7 @@ impl BindingRegistry {
     /// # Progress
     ///
     /// Wait-free but for the epoch, whose pin is lock-free.
+    #[cfg_attr(feature = "holders", track_caller)]
     pub fn bind_registered(&self, mechanism: RegisteredMechanism) -> Result<MemoryBinding, BindingError> {
         let guard = epoch::pin();
         let (_, found) = self.inner.mechanism(mechanism, &guard)?;

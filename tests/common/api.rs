@@ -24,6 +24,7 @@ impl Reach {
         // The rig's own mechanism: refused or not, by whatever it is going through.
         let known = registry.snapshot(mechanism).is_ok();
         assert_eq!(registry.quarantined(mechanism).is_ok(), known);
+        assert_eq!(registry.holders(mechanism).is_ok(), known);
         if let Ok(binding) = registry.bind_registered(mechanism) {
             work(&binding);
         }
@@ -108,6 +109,7 @@ fn work(binding: &MemoryBinding) {
 
     let allocation = binding.allocate(64, 8).unwrap();
     let view = allocation.view(8, 8).unwrap();
+    assert_eq!(binding.clone().labelled("work").holders().is_empty(), cfg!(not(feature = "holders")));
     assert_eq!(binding.clone().with_view(&view, |view| view.len()).unwrap(), 8);
     assert!(binding.mechanism_snapshot().unwrap().live_allocations >= 1);
     binding.quarantined().unwrap();

@@ -40,6 +40,9 @@ impl Plot {
         if build.release {
             cargo.arg("--release");
         }
+        if let Some(feature) = &build.feature {
+            cargo.args(["--features", feature]);
+        }
         let output = cargo
             .args(["--package", &build.package, "--message-format", "json-render-diagnostics"])
             .current_dir(&self.tree)

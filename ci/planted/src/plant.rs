@@ -54,6 +54,8 @@ pub(crate) struct Build {
     pub(crate) target: Target,
     /// Whether it is built in the release profile.
     pub(crate) release: bool,
+    /// The feature of the package that it is built with, beside the default ones.
+    pub(crate) feature: Option<String>,
 }
 
 /// A target of a package.
@@ -193,15 +195,22 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// `PACKAGE --test TARGET NAME` or `PACKAGE --lib NAME`.
+/// `PACKAGE [--features FEATURE] --test TARGET NAME` or `PACKAGE [--features FEATURE] --lib NAME`.
 fn parse_test(value: &str) -> Result<Run, String> {
-    let words: Vec<&str> = value.split_whitespace().collect();
+    let mut words: Vec<&str> = value.split_whitespace().collect();
+    let feature = match words[..] {
+        [_, "--features", feature, ..] => Some(feature.to_owned()),
+        _ => None,
+    };
+    if feature.is_some() {
+        words.drain(1..3);
+    }
     let (package, target, name) = match words[..] {
         [package, "--lib", name] => (package, Target::Lib, name),
         [package, "--test", target, name] => (package, Target::Test(target.to_owned()), name),
-        _ => return Err("`test` is `PACKAGE --test TARGET NAME` or `PACKAGE --lib NAME`".into()),
+        _ => return Err("`test` is `PACKAGE [--features FEATURE] --test TARGET NAME`, or with `--lib NAME`".into()),
     };
-    Ok(Run { build: Build { package: package.to_owned(), target, release: false }, case: Case::Test(name.to_owned()) })
+    Ok(Run { build: Build { package: package.to_owned(), target, release: false, feature }, case: Case::Test(name.to_owned()) })
 }
 
 /// `PACKAGE NAME [--release] [-- ARGUMENT…]`.
@@ -214,7 +223,7 @@ fn parse_example(value: &str) -> Result<Run, String> {
         _ => return Err("`example` is `PACKAGE NAME [--release] [-- ARGUMENT…]`".into()),
     };
     Ok(Run {
-        build: Build { package: package.to_owned(), target: Target::Example(example.to_owned()), release },
+        build: Build { package: package.to_owned(), target: Target::Example(example.to_owned()), release, feature: None },
         case: Case::Example(words.map(str::to_owned).collect()),
     })
 }
@@ -288,6 +297,14 @@ mod tests {
     }
 
     #[test]
+    fn a_test_may_need_a_feature() {
+        let run = parse_test("liveslot --features holders --test holders x").unwrap();
+        assert_eq!(run.build.feature.as_deref(), Some("holders"));
+        assert_eq!(run.to_string(), "liveslot/holders x");
+        assert_eq!(parse_test("liveslot --test holders x").unwrap().build.feature, None);
+    }
+
+    #[test]
     fn every_malformed_text_is_refused_with_its_line() {
         assert_eq!(refused(&format!("{HEAD}nonsense\n")), "line 4: neither a field nor a comment");
         assert_eq!(refused(&format!("{HEAD}color: red\n")), "line 4: no such field or value: `color: red`");
@@ -295,7 +312,9 @@ mod tests {
         assert_eq!(refused(&format!("{HEAD}why: again\n")), "line 4: a second `why`");
         assert_eq!(refused(&format!("{HEAD}example: a b\n")), "line 4: a second `test`");
         assert_eq!(refused("why:\n"), "line 1: `why` is empty");
-        assert_eq!(refused("test: loom-tests slot name\n"), "line 1: `test` is `PACKAGE --test TARGET NAME` or `PACKAGE --lib NAME`");
+        let form = "line 1: `test` is `PACKAGE [--features FEATURE] --test TARGET NAME`, or with `--lib NAME`";
+        assert_eq!(refused("test: loom-tests slot name\n"), form);
+        assert_eq!(refused("test: liveslot --features\n"), form);
         assert_eq!(refused("timeout: soon\n"), "line 1: `timeout` is in whole seconds");
         assert_eq!(refused("edit: ../x\n"), "line 1: `edit` names a file inside the tree");
         assert_eq!(refused("edit: x\nfind\n"), "line 2: `--- find` must follow `edit`");
