@@ -438,6 +438,31 @@ fn texts() {
     rig.finish();
 }
 
+/// C124: a drain whose time is over names who holds what it waits for, and for how long; and so does a teardown.
+#[test]
+fn a_wait_that_takes_too_long_names_the_holders() {
+    let rig = Rig::new();
+    let binding = rig.registry.bind(DEVICE).unwrap().labelled("the cache");
+    let leaked = binding.allocate(64, 8).unwrap();
+    let mut teardown = rig.registry.teardown(rig.mechanism).unwrap();
+
+    let mut drain = rig.registry.retire_and_drain(rig.mechanism).unwrap();
+    let Err(DrainError::TimedOut(report)) = drain.wait(Duration::ZERO) else { panic!("drained") };
+    assert_eq!(report.snapshot.live_allocations, 1);
+    let (holder, counts) = only(&report.holders);
+    assert_eq!((holder.label, counts, report.oldest()), (Some("the cache"), [1, 1], Some(holder.age)));
+    assert!(report.to_string().ends_with(&format!("; {holder}")), "{report}");
+
+    binding.release(leaked).unwrap();
+    drain.wait(Duration::ZERO).unwrap();
+    let (holder, counts) = only(&teardown.wait(Duration::ZERO).unwrap_err().holders);
+    assert_eq!((holder.label, counts), (Some("the cache"), [1, 0]));
+    assert_eq!(drain.report().holders.len(), 1, "handles don't count");
+    drop(binding);
+    assert_eq!(drain.report().oldest(), None);
+    rig.finish();
+}
+
 /// The number in the text of an identity.
 fn number(identity: impl std::fmt::Debug) -> u64 {
     let text = format!("{identity:?}");

@@ -183,6 +183,7 @@ impl<W: Share> Waiter<W> {
             Some((claimed, old, before)) if before.kind() == sleeper.kind() => (claimed, old, Some(before)),
             Some((claimed, _, before)) => (claimed, ticket(), Some(before)),
             None => {
+                // Relaxed: as above.
                 waiters.asleep.fetch_add(1, Relaxed);
                 let ticket = ticket();
                 (waiters.places.claim(ticket), ticket, None)

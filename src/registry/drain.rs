@@ -17,7 +17,7 @@
 
 use super::{BindingRegistry, Inner, RegisteredMechanism};
 use crate::{
-    contract::{MechanismIdentity, MechanismSnapshot},
+    contract::{Holder, MechanismIdentity, MechanismSnapshot},
     error::{BindingError, RegistryGone},
     mechanism::Mechanism,
     primitives::waiters::{Waiter, Waiters},
@@ -78,6 +78,16 @@ pub struct Drain {
 pub struct DrainReport {
     /// The lifecycle and the counts by kind. `active_operations` includes the queued releases.
     pub snapshot: MechanismSnapshot,
+    /// Its bindings, the oldest first; empty without the feature `holders`. Those with `allocations` above 0 are what a drain waits for.
+    pub holders: Vec<Holder>,
+}
+
+impl DrainReport {
+    /// The age of the oldest binding, where that is known.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Duration> {
+        self.holders.first().map(|holder| holder.age)
+    }
 }
 
 /// Why a [`Drain::wait`] did not end with a drained mechanism.
@@ -180,7 +190,7 @@ impl BindingRegistry {
 
 impl Mechanism {
     fn drain_report(&self) -> DrainReport {
-        DrainReport { snapshot: self.snapshot() }
+        DrainReport { snapshot: self.snapshot(), holders: self.holders() }
     }
 
     fn gone(&self) -> RegistryGone {
@@ -308,7 +318,7 @@ fn remove(mechanism: &Mechanism, registry: &Weak<Inner>, token: RegisteredMechan
     }
 }
 
-/// One line, without a line feed.
+/// One line, without a line feed: the counts, then each holder.
 impl fmt::Display for DrainReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MechanismSnapshot { identity, device, lifecycle, live_allocations, queued_releases, .. } = &self.snapshot;
@@ -318,7 +328,8 @@ impl fmt::Display for DrainReport {
             formatter,
             "{identity:?} of {device} is {lifecycle:?} with {operations} operations in progress, {live_allocations} allocations live, \
              {queued_releases} releases queued and {quarantined_allocations} allocations of {quarantined_bytes} bytes in quarantine",
-        )
+        )?;
+        self.holders.iter().try_for_each(|holder| write!(formatter, "; {holder}"))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::{BindingRegistry, RegisteredMechanism};
 use crate::{
-    contract::MechanismIdentity,
+    contract::{Holder, MechanismIdentity},
     error::BindingError,
     mechanism::Mechanism,
     primitives::waiters::{Waiter, Waiters},
@@ -63,6 +63,8 @@ pub struct StillHeld {
     /// How many bindings, allocations, views and the like hold it. Zero if it is registered still, or being torn down. Exact only while
     /// none comes or goes.
     pub handles: usize,
+    /// Its bindings, the oldest first; empty without the feature `holders`.
+    pub holders: Vec<Holder>,
 }
 
 impl BindingRegistry {
@@ -104,8 +106,11 @@ impl Teardown {
     /// Blocking.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), StillHeld> {
         let Self { mechanism, waiter } = self;
-        wait::wait(waiter, timeout, || look(mechanism))
-            .ok_or_else(|| StillHeld { mechanism: mechanism.names.mechanism, handles: mechanism.pins.handles() })
+        wait::wait(waiter, timeout, || look(mechanism)).ok_or_else(|| StillHeld {
+            mechanism: mechanism.names.mechanism,
+            handles: mechanism.pins.handles(),
+            holders: mechanism.holders(),
+        })
     }
 }
 
