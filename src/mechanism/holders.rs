@@ -171,13 +171,12 @@ impl Drop for Holding {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "holders")))]
 mod tests {
     use super::*;
 
     /// Without the feature a binding is as large as its hold and its number, and a mechanism has no list.
     #[test]
-    #[cfg(not(feature = "holders"))]
     fn without_the_feature_nothing_is_there() {
         assert_eq!(size_of::<Holding>(), size_of::<Hold>());
         assert_eq!(size_of::<crate::MemoryBinding>(), size_of::<Hold>() + size_of::<u64>());
