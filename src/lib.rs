@@ -40,7 +40,8 @@
 //! [`SelectionSlot`] is the selection protocol by itself, for any backend that is hot-swapped.
 //!
 //! What is going on: [`BindingRegistry::snapshot`] for one mechanism, the registry's `Display` for a table of all,
-//! [`BindingRegistry::to_dot`] for a picture, [`BindingRegistry::holders`] for the bindings of one mechanism and where they were made.
+//! [`BindingRegistry::to_dot`] for a picture, [`BindingRegistry::holders`] for the bindings of one mechanism and where they were made,
+//! `MechanismGauges` (feature `metrics`) for an exporter.
 //!
 //! # Features
 //!
@@ -51,13 +52,20 @@
 //! | `virtual-memory` | `VirtualMemory` (Unix) | the dependency rustix |
 //! | `serde` | `Serialize` for snapshots, holders, release outcomes and the values in them; identities are the numbers of their `Debug` text, and nothing deserializes | the dependency serde |
 //! | `holders` | bindings and their records are listed with label, place, age and counts: [`BindingRegistry::holders`] | per binding one allocation of about 100 bytes, a look at the clock, a load per 64 bindings that stand, four read-modify-writes, three of them on lines that the mechanism's bindings share, and an epoch pin; per clone and per allocation two on a line that the binding's clones share |
+//! | `metrics` | the counter `liveslot_steps_total` of what `tracing` tells, by step and device; `MechanismGauges`, which records each mechanism's state as gauges on request | the dependencies metrics and rapidhash; per step what the recorder costs and the labels' allocations; nothing on the hot path |
 //! | `tracing` | an event for each call that has registered, selected, deselected, retired, lost, terminated or removed something, and for each teardown | the dependency tracing; per event what the subscriber costs; nothing on the hot path |
 //!
 //! Events have the target `liveslot` and the level INFO, a lost device WARN; device and identities are fields, the latter as numbers. A
 //! call tells what it has done after its work, with nothing held, so a subscriber may call everything and delays only the call. Its panic
-//! goes to the caller, and what is told stays done; after a destructor's panic it counts in [`suppressed_panics`]. The first event of a
-//! kind registers with tracing, which may wait for a lock of its own: with the feature on, calls that tell something are lock-free but for
-//! that.
+//! goes to the caller, and what is told stays done; after a destructor's panic, and on a thread that is unwinding, it counts in
+//! [`suppressed_panics`]. The first event of a kind registers with tracing, which may wait for a lock of its own: with the feature on,
+//! calls that tell something are lock-free but for that.
+//!
+//! The same calls count one in `liveslot_steps_total`, before the event, with the event's text as the label `step` and `device` as it
+//! displays. Identities are no labels: they are never used again, and a recorder keeps every series that it has seen. A recorder is called
+//! as a subscriber is, may do the same, and its panic goes the same way; it does not keep the subscriber from being told. What a recorder
+//! itself does with the registry is counted as well: unlike tracing, the facade does not keep quiet about it. The facade takes no lock: it
+//! finds the recorder by a look at a thread-local and one load. Most recorders look the series up under a lock, at each count.
 #![cfg_attr(doc, doc = "The [`design`] page has the invariants, the protocols and the results.")]
 // Under the test cfgs the pieces below are public, for the tests alone.
 #![cfg_attr(
@@ -99,6 +107,8 @@ pub use registry::{
     BindingRegistry, ChangeCause, DeviceHandle, Drain, DrainError, DrainReport, RegisteredAuthority, RegisteredMechanism,
     RegisteredProviderContext, RemovalError, RemoveWhenDrained, SelectIfError, SelectionChange, SelectionWatch, StillHeld, Teardown,
 };
+#[cfg(feature = "metrics")]
+pub use registry::{MechanismGauges, describe_metrics};
 
 #[cfg(doc)]
 #[doc = include_str!("../DESIGN.md")]

@@ -12,9 +12,9 @@ const MOST_PAYLOADS: usize = 8;
 
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
-/// How many panics of users' code this process has caught and not passed on: of destructors, and of allocators in a
-/// [trim](crate::BindingRegistry::trim), because the thread was unwinding already, or because another one had panicked before in the same
-/// teardown or trim; and of wakers.
+/// How many panics of users' code this process has caught and not passed on: of destructors, of allocators in a
+/// [trim](crate::BindingRegistry::trim), of recorders and subscribers, because the thread was unwinding already, or because another one had
+/// panicked before in the same teardown, trim or call; and of wakers.
 ///
 /// # Progress
 ///

@@ -290,3 +290,39 @@ fn a_subscriber_that_panics() {
     assert_eq!(told(&|| registry.remove_authority(rig.authority).unwrap()), ("subscriber", 1));
     assert_eq!(rig.log.take(), ["A dropped", "Q dropped"]);
 }
+
+/// A `metrics` recorder that counts nothing but panics.
+struct Broken;
+
+impl metrics::Recorder for Broken {
+    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+
+    fn register_counter(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
+        panic!("recorder")
+    }
+
+    fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+        unreachable!("nobody has asked for gauges")
+    }
+
+    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+        unreachable!("there are no histograms")
+    }
+}
+
+/// R118: a `metrics` recorder that panics does not keep the subscriber from being told; its panic comes first, and is the caller's.
+#[test]
+fn a_subscriber_beside_a_recorder_that_panics() {
+    let _alone = alone();
+    let rig = Rig::new();
+    let (recorder, told) = Recorder::new(|_| panic!("subscriber"));
+    let suppressed = suppressed_panics();
+    let deselect = || with_default(recorder, || metrics::with_local_recorder(&Broken, || rig.registry.deselect(DEVICE)));
+    let panic = catch_unwind(AssertUnwindSafe(deselect)).unwrap_err();
+    assert_eq!(*panic.downcast_ref::<&str>().unwrap(), "recorder");
+    let told = since(&told);
+    assert!(matches!(&told[..], [deselected] if deselected.starts_with("INFO mechanism deselected")), "kept from being told: {told:?}");
+    assert_eq!(suppressed_panics() - suppressed, 1);
+}

@@ -33,7 +33,7 @@ thread_local! {
 pub(crate) struct Destruction {
     due: VecDeque<Due>,
     panics: Panics,
-    #[cfg(feature = "tracing")]
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
     told: Vec<Box<dyn FnOnce()>>,
 }
 
@@ -43,11 +43,11 @@ impl Destruction {
         self.due.push_back(Box::new(due));
     }
 
-    /// Notes something that subscribers are told at the end. Forgotten at once without the feature `tracing`.
+    /// Notes something that subscribers and recorders are told at the end. Forgotten at once without the features `tracing` and `metrics`.
     pub(crate) fn tell(&mut self, event: impl FnOnce() + 'static) {
-        #[cfg(feature = "tracing")]
+        #[cfg(any(feature = "metrics", feature = "tracing"))]
         self.told.push(Box::new(event));
-        #[cfg(not(feature = "tracing"))]
+        #[cfg(not(any(feature = "metrics", feature = "tracing")))]
         drop(event);
     }
 
@@ -65,7 +65,7 @@ impl Destruction {
             Some(outermost) => unsafe { outermost.as_ref() }.borrow_mut().append(&mut self.due),
             None => self.carry_out(),
         }
-        #[cfg(feature = "tracing")]
+        #[cfg(any(feature = "metrics", feature = "tracing"))]
         for event in self.told {
             self.panics.catch(event);
         }

@@ -13,6 +13,7 @@
 //! | [`drain`] | waiting until a mechanism owns and does nothing, and then removing it |
 //! | [`teardown`] | waiting until its resources are destroyed |
 //! | [`observe`] | snapshots and lists |
+//! | `metrics` | gauges of mechanisms, with the feature `metrics` |
 //! | [`settle`] | quarantined ownership given back, or up |
 //! | [`report`] | the registry as text |
 //! | [`trim`] | giving cached memory back |
@@ -25,6 +26,8 @@ mod device;
 mod devices;
 mod drain;
 mod lose;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod observe;
 mod register;
 mod remove;
@@ -37,6 +40,8 @@ mod token;
 mod trim;
 mod watch;
 
+#[cfg(feature = "metrics")]
+pub use self::metrics::{MechanismGauges, describe_metrics};
 pub use self::{
     device::DeviceHandle,
     drain::{Drain, DrainError, DrainReport, RemovalError, RemoveWhenDrained},

@@ -18,12 +18,12 @@ use std::{
 };
 
 /// A mechanism, copied.
-struct Entry {
-    snapshot: MechanismSnapshot,
+pub(super) struct Entry {
+    pub(super) snapshot: MechanismSnapshot,
     sequence: u64,
-    handles: usize,
+    pub(super) handles: usize,
     holders: Vec<Holder>,
-    selected: bool,
+    pub(super) selected: bool,
 }
 
 impl Entry {
@@ -40,7 +40,7 @@ fn order(device: DeviceKey) -> (usize, u32) {
 
 impl BindingRegistry {
     /// Its mechanisms, by device and then in order of registration.
-    fn entries(&self, guard: &epoch::Guard) -> Vec<Entry> {
+    pub(super) fn entries(&self, guard: &epoch::Guard) -> Vec<Entry> {
         let mut entries = Vec::new();
         for device in self.inner.devices.iter() {
             let first = entries.len();
