@@ -18,12 +18,14 @@
 //! | `audit` | whether the budget's figures are right |
 //! | `shared` | how a thread knows that something happened before or during something else |
 //! | `report` | the table and the JSON object |
+//! | `grouped` | numbers for people |
 //!
 //! Exit code 0: all invariants held. 1: one is broken, or a thread did not stop. 2: unusable options.
 
 mod allocators;
 mod audit;
 mod control;
+mod grouped;
 mod releaser;
 mod report;
 mod rng;
@@ -43,8 +45,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use liveslot::{BindingError, BindingRegistry, DeviceKey};
 
 use crate::control::Control;
+use crate::grouped::Grouped;
 use crate::releaser::{QUEUE, Releaser};
-use crate::report::{Grouped, Report};
+use crate::report::Report;
 use crate::rng::Rng;
 use crate::shared::Shared;
 use crate::worker::{INBOX, Worker};

@@ -1,7 +1,7 @@
 //! What a run adds up to: counts, latencies, invariants; as a table or as one JSON object.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::allocators::Kind;
 use crate::audit::Findings;
 use crate::control::ControlStats;
+use crate::grouped::Grouped;
 use crate::worker::WorkerStats;
 
 /// Runs shorter than this need not have shown every worker every kind of memory, in seconds.
@@ -370,23 +371,6 @@ fn row(out: &mut impl Write, name: &str, count: u64, remark: &str) -> io::Result
     writeln!(out, "{}", line.trim_end())
 }
 
-/// A number with its digits in groups of three.
-pub(crate) struct Grouped(pub(crate) u64);
-
-impl Display for Grouped {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        let mut grouped = String::new();
-        for (index, digit) in digits.chars().enumerate() {
-            if index != 0 && (digits.len() - index).is_multiple_of(3) {
-                grouped.push(' ');
-            }
-            grouped.push(digit);
-        }
-        formatter.pad(&grouped)
-    }
-}
-
 impl WorkerStats {
     fn add(&mut self, other: &Self) {
         self.operations += other.operations;
@@ -415,15 +399,6 @@ impl WorkerStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_grouped() {
-        let grouped = |number| Grouped(number).to_string();
-        assert_eq!(grouped(7), "7");
-        assert_eq!(grouped(1_234), "1 234");
-        assert_eq!(grouped(123_456_789), "123 456 789");
-        assert_eq!(format!("{:>6}", Grouped(1_234)), " 1 234");
-    }
 
     #[test]
     fn tallies_add_up() {

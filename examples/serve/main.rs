@@ -10,25 +10,26 @@
 //! ```
 //!
 //! The loss comes when it is known exactly who is at work, so every count is exact: of requests, and of blocks in each allocator's own books.
-//! The device is played: its memory is the heap's, and what nobody could release is given back with the allocator, as by a driver's reset.
+//! The device is played, see `memory`.
 //!
 //! Exit code 0: all invariants held. 1: one is broken, or a call failed, or something hung. 2: an option is out of its range.
 
+mod memory;
+
+use crate::memory::{Books, Memory};
 use clap::Parser;
 use liveslot::{
-    AllocationReleaseOutcome, BindingError, BindingRegistry, DeviceAllocator, DeviceHandle, DeviceKey, HostAllocator, MechanismIdentity,
-    MemoryBinding, MemoryError, OwningAllocation, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, ReleaseAccounting,
+    BindingError, BindingRegistry, DeviceHandle, DeviceKey, MechanismIdentity, MemoryBinding, OwningAllocation, RegisteredAuthority,
+    RegisteredMechanism, RegisteredProviderContext,
 };
 use serde_json::json;
 use std::{
-    collections::HashMap,
     error::Error,
     fmt::Debug,
     process::ExitCode,
-    ptr::NonNull,
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -62,76 +63,6 @@ struct Options {
     json: bool,
 }
 
-/// An allocator's own books, which outlive it.
-#[derive(Debug, Default)]
-struct Books {
-    allocated: AtomicU64,
-    released: AtomicU64,
-    /// Given back by the allocator's destructor.
-    reclaimed: AtomicU64,
-}
-
-impl Books {
-    fn sums(&self) -> [u64; 3] {
-        [&self.allocated, &self.released, &self.reclaimed].map(|count| count.load(Relaxed))
-    }
-}
-
-/// Memory of the device.
-#[derive(Debug, Default)]
-struct Memory {
-    books: Arc<Books>,
-    blocks: Mutex<HashMap<usize, Block>>,
-}
-
-#[derive(Debug)]
-struct Block(NonNull<u8>, usize, usize);
-
-// SAFETY: a block of the heap, which any thread may give back.
-unsafe impl Send for Block {}
-
-impl Block {
-    fn free(self) {
-        let Self(pointer, bytes, align) = self;
-        // SAFETY: made by the heap with these values, and given back once, since `self` is consumed.
-        unsafe { HostAllocator.deallocate(pointer, bytes, align) };
-    }
-}
-
-impl DeviceAllocator for Memory {
-    fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {
-        let pointer = HostAllocator.allocate(bytes, align)?;
-        self.blocks.lock().unwrap().insert(pointer.addr().get(), Block(pointer, bytes, align));
-        self.books.allocated.fetch_add(1, Relaxed);
-        Ok(pointer)
-    }
-
-    unsafe fn deallocate(&self, pointer: NonNull<u8>, _: usize, _: usize) {
-        let block = self.blocks.lock().unwrap().remove(&pointer.addr().get());
-        block.expect("a live block").free();
-        self.books.released.fetch_add(1, Relaxed);
-    }
-
-    unsafe fn release(&self, pointer: NonNull<u8>, bytes: usize, align: usize) -> AllocationReleaseOutcome {
-        // SAFETY: as the caller says.
-        unsafe { self.deallocate(pointer, bytes, align) };
-        AllocationReleaseOutcome::complete(ReleaseAccounting::eager(bytes as u64))
-    }
-
-    fn device(&self) -> DeviceKey {
-        DEVICE
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        for (_, block) in self.blocks.get_mut().unwrap().drain() {
-            block.free();
-            self.books.reclaimed.fetch_add(1, Relaxed);
-        }
-    }
-}
-
 /// A registered allocator with what belongs to it.
 struct Backend {
     context: RegisteredProviderContext,
@@ -142,11 +73,10 @@ struct Backend {
 
 impl Backend {
     fn register(registry: &BindingRegistry) -> Result<Self, BindingError> {
-        let memory = Memory::default();
-        let books = Arc::clone(&memory.books);
+        let (memory, books) = Memory::new(DEVICE);
         let context = registry.register_provider_context(DEVICE, Arc::new("a context"))?;
         let authority = registry.register_authority(DEVICE, Arc::new("an authority"))?;
-        let mechanism = registry.register_allocator(context, authority, Arc::new(memory))?;
+        let mechanism = registry.register_allocator(context, authority, memory)?;
         Ok(Self { context, authority, mechanism, books })
     }
 
