@@ -195,7 +195,7 @@ mod tests {
         let lines: Vec<_> = table.lines().collect();
         assert!(lines[0].starts_with("device    mechanism  selected"), "{table}");
         assert!(lines[1..].iter().all(|line| line.contains(" device ") || line.starts_with("device ") || line.starts_with("host 0")));
-        assert!(lines.len() > DEVICES.len(), "{table}");
+        assert!(lines.len() > 1, "{table}");
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
     fn one_object() {
         let object: serde_json::Value = serde_json::from_str(&output(&["--once", "--json"])).unwrap();
         assert!(object["operations"].as_u64().unwrap() > 0);
-        assert!(object["mechanisms"].as_array().unwrap().len() >= DEVICES.len());
+        assert!(!object["mechanisms"].as_array().unwrap().is_empty());
         assert!(object["events"].as_array().unwrap().iter().all(|event| event["device"].is_string()));
     }
 }
