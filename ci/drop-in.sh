@@ -70,6 +70,9 @@ cat >"$work/Cargo.toml" <<EOF
 members = ["$adapter", "governor"]
 resolver = "3"
 
+[profile.dev]
+debug = "line-tables-only"
+
 [patch.crates-io]
 onnx-runtime-memory-api = { path = "$adapter" }
 EOF

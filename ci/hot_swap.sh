@@ -5,4 +5,4 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 [[ $# -gt 0 ]] || set -- --seconds 5 --json
-cargo run --release --example hot_swap -- "$@"
+cargo run --release --package liveslot --example hot_swap -- "$@"

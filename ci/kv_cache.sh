@@ -4,4 +4,4 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-cargo run --release --example kv_cache -- "$@"
+cargo run --release --package liveslot --example kv_cache -- "$@"

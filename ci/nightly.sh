@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-export LIVESLOT_LOOM_EXTRA_BOUND="${LIVESLOT_LOOM_EXTRA_BOUND:-4}"
+export LIVESLOT_LOOM_BOUND="${LIVESLOT_LOOM_BOUND:-4}"
 export LIVESLOT_SHUTTLE_ITERATIONS="${LIVESLOT_SHUTTLE_ITERATIONS:-200000}"
 cargo test --release --package loom-tests
 cargo test --release --package shuttle-tests

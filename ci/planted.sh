@@ -4,6 +4,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The runner judges others, so it is tested first.
-[[ $# -gt 0 ]] || cargo test --quiet --package planted
+if [[ $# -eq 0 ]]; then
+    # The runner judges others, so it is tested first.
+    cargo test --quiet --package planted
+    # Left by ci/test.sh: the tests have passed on this tree already, and need not with nothing planted.
+    tested=$(cat "${CARGO_TARGET_DIR:-target}/tested" 2>/dev/null || true)
+    if [[ -n $tested && $tested == "$(ci/digest.sh || true)" ]]; then
+        set -- --tested
+    fi
+fi
 cargo run --quiet --package planted -- "$@"

@@ -45,6 +45,9 @@ impl Plot {
         }
         let output = cargo
             .args(["--package", &build.package, "--message-format", "json-render-diagnostics"])
+            // A plant is built once and its failure found soon: here optimising costs more than it saves.
+            .args(["--config", "profile.dev.package.loom-tests.opt-level=0"])
+            .args(["--config", "profile.dev.package.shuttle-tests.opt-level=0"])
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_INCREMENTAL", "1")

@@ -32,7 +32,7 @@ use edit::Planted;
 use plant::{Case, Plant, Run};
 use process::Ended;
 
-const USAGE: &str = "usage: planted [--all | --only SUBSTRING] [--list] [--jobs N] [--root DIR]";
+const USAGE: &str = "usage: planted [--all | --only SUBSTRING] [--tested] [--list] [--jobs N] [--root DIR]";
 
 /// What the command line asks for.
 struct Options {
@@ -40,6 +40,8 @@ struct Options {
     only: String,
     /// Those left to the longer sweep, too.
     all: bool,
+    /// All tests have passed on this very tree: with nothing planted, only the examples are tried.
+    tested: bool,
     /// Name the plants and run nothing.
     list: bool,
     /// Plants tried at once, each in a copy of its own.
@@ -51,12 +53,13 @@ struct Options {
 impl Options {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let jobs = thread::available_parallelism().map_or(1, |n| n.get().min(4));
-        let mut options = Options { only: String::new(), all: false, list: false, jobs, root: ".".into() };
+        let mut options = Options { only: String::new(), all: false, tested: false, list: false, jobs, root: ".".into() };
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value\n{USAGE}"));
             match argument.as_str() {
                 "--only" => options.only = value()?,
                 "--all" => options.all = true,
+                "--tested" => options.tested = true,
                 "--list" => options.list = true,
                 "--jobs" => options.jobs = value()?.parse().ok().filter(|n| *n > 0).ok_or(USAGE)?,
                 "--root" => options.root = value()?.into(),
@@ -92,7 +95,7 @@ fn try_all(options: &Options) -> Result<usize, String> {
     }
     let failed = |error: io::Error| format!("cannot work in the copies: {error}");
     let field = Field::prepare(options, &plants).map_err(failed)?;
-    let healthy = field.try_unplanted(&plants).map_err(failed)?;
+    let healthy = field.try_unplanted(&plants, options.tested).map_err(failed)?;
     field.share_builds().map_err(failed)?;
     let missed = field.try_planted(&plants, &healthy).map_err(failed)?;
     println!("planted: {} caught, {missed} missed", plants.len() - missed);
@@ -155,8 +158,9 @@ impl Field {
         Ok(Field { plots, logs })
     }
 
-    /// Runs every distinct test once with nothing planted.
-    fn try_unplanted<'a>(&self, plants: &'a [Plant]) -> io::Result<Healthy<'a>> {
+    /// Builds and runs every distinct test and example once with nothing planted. Where the tests have passed already, it runs the
+    /// examples alone: a test that is absent shows when it is to fail.
+    fn try_unplanted<'a>(&self, plants: &'a [Plant], tested: bool) -> io::Result<Healthy<'a>> {
         let limits: BTreeMap<&Run, Duration> = plants.iter().map(|plant| (&plant.run, plant.timeout)).collect();
         let mut executables = BTreeMap::new();
         for build in limits.keys().map(|run| &run.build).collect::<BTreeSet<_>>() {
@@ -167,6 +171,7 @@ impl Field {
         self.on_all(runs.len(), |_, n| {
             let (run, limit) = runs[n];
             let verdict = match &executables[&run.build] {
+                Some(_) if tested && matches!(run.case, Case::Test(_)) => Ok(()),
                 Some(executable) => {
                     let ended = start(executable, &run.case, limit, &self.logs.join(format!("unplanted-{n}.log")))?;
                     verdict::passes(run, &ended)

@@ -1,8 +1,10 @@
-//! How a model is run: every placement of its roles, at preemption bounds 2 and 3.
+//! How a model is run: every placement of its roles, at preemption bound 3.
 //!
 //! Which role runs on the model's main thread, and in which order the others are spawned, decides which schedules a bound leaves
 //! out. So each model names its roles, and [`race`] tries all placements. A bound is not only cheaper than none: with it loom
-//! backtracks conservatively and finds reversals that it misses unbounded. `LIVESLOT_LOOM_EXTRA_BOUND` adds a bound to the two.
+//! backtracks conservatively and finds reversals that it misses unbounded. Every schedule of one bound is one of the next:
+//! preemptions are all that a bound refuses, and what loom tries first in a new state does not depend on it. `LIVESLOT_LOOM_BOUND`
+//! sets another.
 
 use liveslot_loom::internals;
 use loom::{model::Builder, thread};
@@ -21,7 +23,7 @@ where
     S: Send + Sync + 'static,
     R: Send + 'static,
 {
-    race_at(&bounds(), &orders(roles.len()), setup, roles, check);
+    race_at(&[bound()], &orders(roles.len()), setup, roles, check);
 }
 
 /// As [`race`], at chosen bounds and in chosen placements, for a model that is too large for all. The last role of a placement
@@ -76,10 +78,9 @@ where
     check(&state, results.into_iter().map(|(_, result)| result).collect());
 }
 
-fn bounds() -> Vec<usize> {
-    let extra = std::env::var("LIVESLOT_LOOM_EXTRA_BOUND").ok();
-    let extra = extra.map(|bound| bound.parse().expect("LIVESLOT_LOOM_EXTRA_BOUND is a number of preemptions"));
-    [2, 3].into_iter().chain(extra).collect()
+fn bound() -> usize {
+    let chosen = std::env::var("LIVESLOT_LOOM_BOUND").ok();
+    chosen.map_or(3, |bound| bound.parse().expect("LIVESLOT_LOOM_BOUND is a number of preemptions"))
 }
 
 /// All orders of `0..n`: the placements of `n` roles.
