@@ -6,6 +6,7 @@ mod common {
     pub mod park;
     pub mod rig;
     pub mod watchdog;
+    pub mod woken;
 }
 
 use common::{
@@ -13,6 +14,7 @@ use common::{
     park::gate,
     rig::{DEVICE, Rig},
     watchdog::in_time,
+    woken::{Woken, poll, ready, waker_that_does},
 };
 use liveslot::{ChangeCause::*, *};
 use std::{
@@ -20,56 +22,13 @@ use std::{
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-        mpsc::channel,
-    },
-    task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker},
+    sync::{Arc, mpsc::channel},
+    task::{Context, Poll},
     thread,
     time::Duration,
 };
 
 const NOW: Duration = Duration::ZERO;
-
-/// Counts how often it was woken, and does what it was told to.
-#[derive(Default)]
-struct Woken {
-    times: AtomicUsize,
-    action: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.times.fetch_add(1, SeqCst);
-        let action = self.action.lock().unwrap().take();
-        if let Some(action) = action {
-            action();
-        }
-    }
-}
-
-impl Woken {
-    fn with(action: impl FnOnce() + Send + 'static) -> Arc<Self> {
-        Arc::new(Self { action: Mutex::new(Some(Box::new(action))), ..Self::default() })
-    }
-
-    fn times(&self) -> usize {
-        self.times.load(SeqCst)
-    }
-}
-
-fn poll<F: Future + Unpin>(future: &mut F, woken: &Arc<Woken>) -> Poll<F::Output> {
-    pin!(future).poll(&mut Context::from_waker(&Waker::from(Arc::clone(woken))))
-}
-
-#[track_caller]
-fn ready<T>(polled: Poll<T>) -> T {
-    match polled {
-        Poll::Ready(ready) => ready,
-        Poll::Pending => panic!("it still waits"),
-    }
-}
 
 #[track_caller]
 fn told(watch: &mut SelectionWatch) -> (Option<MechanismIdentity>, ChangeCause) {
@@ -214,34 +173,6 @@ fn losses() {
     drop((registry, device));
     assert_eq!(watch.lost_timeout(NOW).unwrap().as_deref(), Some("three"), "it came before the end");
     assert_eq!(watch.lost_timeout(Duration::MAX), Err(RegistryGone { device: DEVICE }));
-}
-
-/// Runs a closure when it is cloned: between a waiter's first look and its registration.
-fn waker_that_does(action: impl FnOnce() + Send + 'static) -> Waker {
-    type Action = Mutex<Option<Box<dyn FnOnce() + Send>>>;
-    const TABLE: RawWakerVTable = RawWakerVTable::new(
-        |data| {
-            let data = data.cast::<Action>();
-            // SAFETY: the waker that is cloned has a share of the action.
-            let action = unsafe {
-                Arc::increment_strong_count(data);
-                &*data
-            };
-            let armed = action.lock().unwrap().take();
-            if let Some(action) = armed {
-                action();
-            }
-            RawWaker::new(data.cast(), &TABLE)
-        },
-        // SAFETY: the waker's share ends with it.
-        |data| drop(unsafe { Arc::from_raw(data.cast::<Action>()) }),
-        |_| {},
-        // SAFETY: as above.
-        |data| drop(unsafe { Arc::from_raw(data.cast::<Action>()) }),
-    );
-    let action: Arc<Action> = Arc::new(Mutex::new(Some(Box::new(action))));
-    // SAFETY: each waker has a share of its own, which may go on any thread; waking does nothing else.
-    unsafe { Waker::from_raw(RawWaker::new(Arc::into_raw(action).cast(), &TABLE)) }
 }
 
 /// C104: what happens between the look and the registration is not lost.

@@ -3,6 +3,7 @@
 use crate::{
     OTHER,
     common::{
+        another::another,
         api::Reach,
         arm::arm,
         doubles::{Double, Script},
@@ -10,7 +11,9 @@ use crate::{
         refused::refused,
         rig::{DEVICE, Rig},
         watchdog::in_time,
+        woken::{Woken, poll, ready},
     },
+    counting, hold,
 };
 use liveslot::*;
 use std::{
@@ -97,4 +100,65 @@ fn the_last_handle_may_go_within_a_call() {
         drop(last);
         assert_eq!(log.take(), ["A dropped", "Q dropped", "C dropped"]);
     }
+}
+
+/// C139: so may the last handle's waker, when it is told of a loss or of a drain: who wakes destroys, and goes on.
+#[test]
+fn the_last_handle_may_go_with_a_waker() {
+    for at_the_loss in [true, false] {
+        let rig = Rig::new();
+        let (binding, block) = hold(&rig);
+        let mut watch = rig.registry.device(DEVICE).watch();
+        let mut drain = rig.registry.drain(rig.mechanism).unwrap();
+        let (last, registry, mechanism) = (binding.clone(), rig.registry.clone(), rig.mechanism);
+        let woken = Woken::with(move || {
+            registry.remove(mechanism).unwrap();
+            drop(last);
+        });
+        let mut lost = watch.lost();
+        if at_the_loss {
+            binding.release(block).unwrap();
+            drop(binding);
+            assert!(poll(&mut lost, &woken).is_pending());
+            let registry = rig.registry.clone();
+            in_time(move || registry.invalidate_device(DEVICE, "fell off the bus").unwrap());
+        } else {
+            assert!(poll(&mut drain, &woken).is_pending());
+            rig.registry.retire(rig.mechanism).unwrap();
+            in_time(move || {
+                binding.release(block).unwrap();
+                drop(binding);
+            });
+        }
+        assert_eq!(woken.times(), 1);
+        assert_eq!(rig.log.take(), ["A release 64 8", "A dropped"]);
+    }
+}
+
+/// C136: the waker of a drain, and that of a teardown, may call everything.
+#[test]
+fn a_drains_waker_may_call_everything() {
+    let _alone = counting();
+    let rig = Rig::new();
+    let going = another(&rig, "B");
+    let binding = rig.registry.bind_registered(going).unwrap();
+    let block = binding.allocate(8, 8).unwrap();
+    let mut drain = rig.registry.retire_and_drain(going).unwrap();
+    let mut teardown = rig.registry.teardown(going).unwrap();
+    let suppressed = suppressed_panics();
+    let woken = [(); 2].map(|()| {
+        let reach = Reach::of(&rig);
+        Woken::with(|| reach.whole_api())
+    });
+    assert!(poll(&mut drain, &woken[0]).is_pending() && poll(&mut teardown, &woken[1]).is_pending());
+    let registry = rig.registry.clone();
+    in_time(move || {
+        binding.release(block).unwrap();
+        registry.remove(going).unwrap();
+        drop(binding);
+    });
+    assert_eq!(woken.each_ref().map(|woken| woken.times()), [1, 1]);
+    assert_eq!(suppressed_panics(), suppressed, "a waker panicked");
+    assert_eq!((ready(poll(&mut drain, &woken[0])), poll(&mut teardown, &woken[1]).is_ready()), (Ok(()), true));
+    rig.finish();
 }

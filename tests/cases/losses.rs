@@ -22,6 +22,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     thread,
+    time::Duration,
 };
 
 const REASON: &str = "fell off the bus";
@@ -329,11 +330,20 @@ fn a_replacement_waits_for_nothing() {
         binding.release(binding.allocate(8, 8).unwrap()).unwrap();
     };
     works();
+    let mut drain = rig.registry.drain(rig.mechanism).unwrap();
+    let mut left = || match drain.wait(Duration::ZERO) {
+        Err(DrainError::TimedOut(DrainReport { snapshot, .. })) => Some([snapshot.queued_releases, snapshot.quarantined_allocations]),
+        Err(gone) => panic!("{gone}"),
+        Ok(()) => None,
+    };
     let busy = BindingError::ContextNotQuiescent { context: rig.context.identity(), active_operations: 1 };
     refused(rig.registry.confirm_context_terminated(rig.context), busy);
     works();
+    assert_eq!(left(), Some([1, 0]));
     assert_eq!(waiting.poll(), (0, 1), "given up, though the work never ends");
+    assert_eq!(left(), Some([0, 1]));
     rig.registry.confirm_context_terminated(rig.context).unwrap();
+    assert_eq!(left(), None, "written off");
     works();
     assert_eq!(rig.log.take(), [""; 0]);
     let (registry, lost) = (rig.registry.clone(), rig.mechanism);

@@ -13,6 +13,12 @@
 //! | `deferral` | memory is freed under work that uses it |
 //! | `locks` | user code runs under somebody's lock |
 //! | `registration` | a registration displaces, a dead mechanism comes back |
+//! | `stalls` | what was let go stays |
+//! | `wakes` | a wake is lost, or goes to the wrong one, or never comes |
+//! | `drains` | "drained" is said too early, too late or never |
+//! | `process` | one thread's choice, or one user's value, is taken for everybody's, or for nobody's |
+//!
+//! Ends of processes and threads are in `tests/exits`.
 
 #[path = "../common"]
 mod common {
@@ -20,15 +26,18 @@ mod common {
     pub mod api;
     pub mod arm;
     pub mod doubles;
+    pub mod lifecycle;
     pub mod park;
     pub mod queue;
     pub mod refused;
     pub mod rig;
     pub mod watchdog;
+    pub mod woken;
 }
 
 mod current;
 mod deferral;
+mod drains;
 mod early;
 mod ends;
 mod failures;
@@ -36,10 +45,15 @@ mod locks;
 mod losses;
 mod origin;
 mod pins;
+mod pool;
+mod process;
 mod registration;
 mod reuse;
+mod stalls;
+mod wakes;
 mod work;
 
+use common::rig::Rig;
 use liveslot::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -65,6 +79,14 @@ fn register(
 fn take_away(registry: &BindingRegistry, mechanism: RegisteredMechanism) {
     registry.retire(mechanism).unwrap();
     registry.remove(mechanism).unwrap();
+}
+
+/// A binding to the rig's mechanism, and a block of it.
+fn hold(rig: &Rig) -> (MemoryBinding, BoundAllocation) {
+    let binding = rig.registry.bind_registered(rig.mechanism).unwrap();
+    let block = binding.allocate(64, 8).unwrap();
+    rig.log.take();
+    (binding, block)
 }
 
 /// The count of suppressed panics is the process's: who looks at it, or adds to it, has it alone.

@@ -17,6 +17,7 @@ use std::{
     ptr::NonNull,
     sync::{Arc, Mutex, OnceLock},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 /// C021: an allocator that hands memory back upstream as it ends finds its upstream, its authority and its context.
@@ -137,7 +138,7 @@ fn blocks_in_any_hands_outlive_the_registry() {
     assert_eq!(ended, ["A dropped", "Q dropped", "C dropped"]);
 }
 
-/// C026: a binding that is never given back keeps its mechanism alive, and nothing else waits for it.
+/// C026: a binding that is never given back keeps its mechanism alive, who waits for the end is told so, and nothing else waits for it.
 #[test]
 fn a_forgotten_binding_keeps_its_mechanism_and_nothing_else() {
     /// Never dropped, and in reach of leak checkers.
@@ -145,8 +146,11 @@ fn a_forgotten_binding_keeps_its_mechanism_and_nothing_else() {
 
     let rig = Rig::new();
     FORGOTTEN.set(rig.registry.bind(DEVICE).unwrap()).unwrap();
-    rig.registry.retire(rig.mechanism).unwrap();
+    let mut teardown = rig.registry.teardown(rig.mechanism).unwrap();
+    assert_eq!(rig.registry.retire_and_drain(rig.mechanism).unwrap().wait(Duration::ZERO), Ok(()), "a binding owns nothing");
     rig.registry.remove(rig.mechanism).unwrap();
+    let held = teardown.wait(Duration::ZERO).unwrap_err();
+    assert_eq!((held.mechanism, held.handles), (rig.mechanism.identity(), 1));
     rig.registry.remove_authority(rig.authority).unwrap();
     rig.registry.remove_provider_context(rig.context).unwrap();
     let context = rig.registry.register_provider_context(OTHER, Arc::new(())).unwrap();
@@ -178,6 +182,9 @@ fn a_forgotten_block_is_counted() {
         refused(rig.registry.remove(rig.mechanism), (rig.mechanism, MechanismLifecycle::Retired));
         let snapshot = rig.registry.snapshot(rig.mechanism).unwrap();
         assert_eq!([snapshot.live_allocations, snapshot.queued_releases, snapshot.active_operations], counts);
+        let mut drain = rig.registry.drain(rig.mechanism).unwrap();
+        assert_eq!(drain.wait(Duration::ZERO), Err(DrainError::TimedOut(drain.report())));
+        assert_eq!(drain.report().snapshot, snapshot);
         let (identity, [.., active_operations]) = (rig.context.identity(), counts);
         refused(rig.registry.remove_provider_context(rig.context), BindingError::ProviderContextInUse(identity));
         rig.registry.invalidate_device(DEVICE, "reset").unwrap();
