@@ -62,6 +62,7 @@ shuttle::thread_local! {
 /// Protects what the tables hold from now on. Works in thread-local destructors too, through a participant of its own.
 #[inline]
 pub fn pin() -> Guard {
+    super::gate!(Pinning);
     Guard(PARTICIPANT.try_with(LocalHandle::pin).unwrap_or_else(|_| collector().register().pin()))
 }
 

@@ -49,6 +49,8 @@ pub enum Step {
     Reporting,
     /// Closing a queue: nobody enters any more, nothing has been taken out.
     Closing,
+    /// The epoch: about to be pinned.
+    Pinning,
 }
 
 type Armed = (Step, Box<dyn FnOnce()>);

@@ -7,7 +7,10 @@ use liveslot_gated::{
     BindingError,
     MechanismLifecycle::{Active, DeviceLost, Retired},
     RegisteredMechanism, SelectIfError,
-    internals::gates::Step::{self, Found, Judged, Loaded, PriorRead, Published, Registered, Reporting, Restored},
+    internals::gates::{
+        Step::{self, Found, Judged, Loaded, Pinning, PriorRead, Published, Registered, Reporting, Restored},
+        pending,
+    },
 };
 use std::{cell::Cell, rc::Rc};
 
@@ -589,6 +592,28 @@ fn versions_only_rise() {
         retirement.go_on();
         assert_eq!((handle.selected(), handle.version()), (None, start + 3));
     });
+    all_steps_were_reached();
+}
+
+/// C062, I8: what a hot thread does over and over pins no epoch, which would look at all threads now and then: binding a device, cloning,
+/// allocating, looking, releasing. A look-up by token does, once.
+#[test]
+fn a_hot_thread_pins_no_epoch() {
+    let (site, p) = Site::selecting();
+    let handle = site.registry.device(DEVICE);
+    at(Pinning, || ());
+    for _ in 0..1_000 {
+        for binding in [site.registry.bind(DEVICE), handle.bind()] {
+            let binding = binding.unwrap().clone();
+            let allocation = binding.allocate(64, 8).unwrap();
+            let view = allocation.view(0, 64).unwrap();
+            binding.with_view(&view, |_| ()).unwrap();
+            drop(view);
+            binding.release(allocation).unwrap();
+        }
+    }
+    assert_eq!(pending(), 1, "the epoch was pinned");
+    drop(site.registry.bind_registered(p).unwrap());
     all_steps_were_reached();
 }
 
