@@ -219,6 +219,12 @@ impl MemoryBinding {
     ///
     /// Lock-free: it looks again only after quarantined ownership of the mechanism was given back or up meanwhile. One load per stripe;
     /// unless the mechanism is Active, at most one read-modify-write per stripe.
+    ///
+    /// # Signal handlers
+    ///
+    /// A handler may call this, [`Budget::snapshot`](crate::Budget::snapshot) and [`suppressed_panics`](crate::suppressed_panics), whatever
+    /// it has interrupted: they call no heap, use no thread-local and wait for nobody. Nothing else here is async-signal-safe, no other call
+    /// and no handle's clone or drop.
     pub fn mechanism_snapshot(&self) -> Result<MechanismSnapshot, BindingError> {
         Ok(self.mechanism().snapshot())
     }

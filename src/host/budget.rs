@@ -180,6 +180,7 @@ impl Budget {
     }
 
     /// All figures at one instant during the call: `used + quarantined + free == limit`, and `used + quarantined <= peak <= limit`.
+    /// Signal handlers may call it, as they may [`MemoryBinding::mechanism_snapshot`](crate::MemoryBinding::mechanism_snapshot).
     ///
     /// # Progress
     ///

@@ -503,4 +503,22 @@ mod tests {
         assert_eq!(Totals::of(word), Totals { operations: 0x3fff, live: 0x3ff_ffff, queued: 0x3f_ffff });
         assert_eq!(Totals::of(LOST | RETIRED), Totals::default());
     }
+
+    /// C061, I8: lanes that are no more than the stripes write nothing in common: each has a stripe, and each stripe lines of its own.
+    #[test]
+    fn lanes_below_the_stripes_share_no_line() {
+        const LANES: usize = 8;
+        let pins = Pins::new(LANES);
+        for lane in 0..LANES {
+            pins.acquire(lane).unwrap();
+            let operation = pins.enter(lane).unwrap();
+            operation.record();
+        }
+        let written = pins.stripes.iter().map(|stripe| (stripe.admission.load(Relaxed), stripe.handles.load(Relaxed)));
+        assert_eq!(written.collect::<Vec<_>>(), [(LIVE, HANDLE); LANES]);
+        assert_eq!(pins.central.load(Relaxed), BIAS);
+        let line = align_of::<CachePadded<()>>();
+        assert!(pins.stripes.iter().all(|stripe| std::ptr::from_ref(stripe).addr() % line == 0 && size_of_val(stripe) >= line));
+        assert!(line > size_of::<Stripe>(), "padded");
+    }
 }

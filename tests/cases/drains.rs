@@ -291,7 +291,7 @@ fn what_never_comes_back_is_named() {
     take_away(&registry, next);
 }
 
-/// C119, C146: a drain of one device's mechanism waits for nothing on another device.
+/// C119: a drain of one device's mechanism waits for nothing on another device.
 #[test]
 fn another_devices_holder_is_in_nobodys_way() {
     let rig = Rig::new();
