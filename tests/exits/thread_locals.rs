@@ -5,7 +5,7 @@ use crate::{
     child::{DEVICE, ENDS, World, say},
 };
 use liveslot::*;
-use std::{cell::RefCell, thread};
+use std::{cell::RefCell, thread, time::Duration};
 
 /// Where a scenario runs: on the thread whose thread-locals end.
 const PLACES: [(&str, fn(fn())); 2] = [
@@ -76,7 +76,7 @@ pub fn may_hold_the_last_of_everything() -> Case {
     Case::new("thread_locals::may_hold_the_last_of_everything", ways.collect::<Vec<_>>())
 }
 
-/// C036: a thread-local's destructor may bind, allocate, release, register and remove, also if it is the first thing that its thread does
+/// C036: a thread-local's destructor may bind, allocate, release, register, remove and wait, also if it is the first thing that its thread does
 /// here, and if what the library keeps for the thread has gone. Nothing of it stays.
 pub fn may_use_the_registry() -> Case {
     fn at_the_end(used_before: bool) {
@@ -89,9 +89,11 @@ pub fn may_use_the_registry() -> Case {
         EARLY.set(AtEnd::new(move || {
             use_everything(&world.registry, world.mechanism);
             world.take_away(world.another("B"));
+            // In vain, so that the thread parks.
             let mut watch = world.registry.device(DEVICE).watch();
-            assert_eq!(watch.changed_timeout(std::time::Duration::ZERO).unwrap(), None);
+            assert_eq!(watch.changed_timeout(Duration::from_millis(1)).unwrap(), None);
             drop(watch);
+            assert!(world.registry.drain(world.mechanism).unwrap().wait(Duration::from_millis(1)).is_err());
             let snapshot = world.registry.snapshot(world.mechanism).unwrap();
             assert_eq!((snapshot.retains_ownership(), snapshot.active_operations), (false, 0));
             world.end();
