@@ -263,7 +263,7 @@ fn what_never_comes_back_is_named() {
     let registry = BindingRegistry::new().unwrap();
     let (pool, reserved) = Pool::new();
     let (mechanism, ..) = register(&registry, DEVICE, pool);
-    let binding = registry.bind(DEVICE).unwrap();
+    let binding = registry.bind(DEVICE).unwrap().labelled("leaks");
     let blocks = [(); 10].map(|()| binding.allocate(BLOCK, 8).unwrap());
     let mut kept = None;
     for block in blocks {
@@ -281,6 +281,10 @@ fn what_never_comes_back_is_named() {
     let left = waits_for(&mut drain);
     assert_eq!(left.identity, mechanism.identity());
     assert_eq!((left.live_allocations, left.active_operations, left.queued_releases, left.quarantined_allocations), (1, 0, 0, 0));
+    let holders = registry.holders(mechanism).unwrap();
+    let named = holders.iter().map(|holder| (holder.label, holder.place.file(), holder.handles, holder.allocations));
+    let expected = if cfg!(feature = "holders") { vec![(Some("leaks"), file!(), 1, 1)] } else { vec![] };
+    assert_eq!(named.collect::<Vec<_>>(), expected);
     let successor = registry.bind(DEVICE).unwrap();
     assert_eq!(successor.identity().mechanism(), next.identity());
     successor.release(successor.allocate(BLOCK, 8).unwrap()).unwrap();
