@@ -21,7 +21,7 @@ mod statics;
 mod thread_locals;
 mod threads;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
     env,
     process::{Command, Stdio},
@@ -82,7 +82,7 @@ fn main() {
             (way.run)();
         }
         Err(_) => {
-            let trials = cases().into_iter().map(|case| Trial::test(case.name, move || Ok(case.judge()))).collect();
+            let trials = cases().into_iter().map(|case| Trial::test(case.name, move || case.judge())).collect();
             libtest_mimic::run(&Arguments::from_args(), trials).exit();
         }
     }
@@ -94,11 +94,12 @@ fn runs() -> usize {
 }
 
 impl Case {
-    fn judge(&self) {
+    fn judge(&self) -> Result<(), Failed> {
         (self.prepare)();
         for way in &self.ways {
             (0..runs()).for_each(|_| way.judge(self.name));
         }
+        Ok(())
     }
 }
 

@@ -7,8 +7,10 @@ use crate::{
 use liveslot::*;
 use std::{cell::RefCell, thread, time::Duration};
 
-/// Where a scenario runs: on the thread whose thread-locals end.
-const PLACES: [(&str, fn(fn())); 2] = [
+/// Runs a scenario, on the thread whose thread-locals end.
+type On = fn(fn());
+
+const PLACES: [(&str, On); 2] = [
     ("main", |run| run()),
     // Joined as a thread: that waits for its thread-locals.
     ("thread", |run| thread::spawn(run).join().unwrap()),
