@@ -73,6 +73,7 @@
     allow(missing_docs, private_interfaces, clippy::new_without_default, clippy::type_complexity, clippy::modulo_one)
 )]
 
+mod callback;
 mod contract;
 mod error;
 mod handles;

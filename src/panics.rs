@@ -4,7 +4,10 @@
 //! learns of it, and nothing is left half-done. A panic that nobody can take, since the thread is unwinding already, another one
 //! came first, or the code was somebody else's, is counted and dropped.
 
-use crate::sync::process::{AssertUnwindSafe, AtomicU64, Ordering::Relaxed, catch_unwind, panicking, resume_unwind};
+use crate::{
+    callback::Inside,
+    sync::process::{AssertUnwindSafe, AtomicU64, Ordering::Relaxed, catch_unwind, panicking, resume_unwind},
+};
 use std::any::Any;
 
 /// How many payloads that panic when they are dropped are followed up before one is leaked.
@@ -35,6 +38,7 @@ pub(crate) struct Panics {
 impl Panics {
     /// Runs one piece. `None` if it panics: the first panic is kept, the others are counted.
     pub(crate) fn catch<R>(&mut self, code: impl FnOnce() -> R) -> Option<R> {
+        let _inside = Inside::enter();
         // AssertUnwindSafe: what is left half-done belongs to the user's own code.
         match catch_unwind(AssertUnwindSafe(code)) {
             Ok(result) => Some(result),
@@ -60,6 +64,7 @@ impl Panics {
 
 /// Runs code of the user's whose panic is nothing to the caller.
 pub(crate) fn suppressing(code: impl FnOnce()) {
+    let _inside = Inside::enter();
     // AssertUnwindSafe: what is left half-done belongs to the user's own code.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(code)) {
         suppress(panic);

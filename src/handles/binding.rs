@@ -14,6 +14,7 @@ use super::{
     view::{BoundMemoryView, ValidatedMemoryView},
 };
 use crate::{
+    callback,
     contract::{AllocationGeneration, BindingIdentity, Holder, MechanismSnapshot, QuarantinedAllocation},
     error::BindingError,
     mechanism::{Hold, Holding, Mechanism},
@@ -264,7 +265,7 @@ impl MemoryBinding {
         if !view.record.get().is_live() {
             return Err(BindingError::StaleAllocation(view.allocation_identity()));
         }
-        Ok(operation(view.part))
+        Ok(callback::run(|| operation(view.part)))
     }
 }
 

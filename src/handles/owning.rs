@@ -18,6 +18,7 @@ use super::{
     view::BoundMemoryView,
 };
 use crate::{
+    callback,
     contract::{AllocationIdentity, AllocationReleaseOutcome, AllocationReleaseState, QuarantineReason},
     error::BindingError,
 };
@@ -219,7 +220,7 @@ impl OwningAllocation {
     pub fn release_deferred(self, queue: &dyn DeferredReleaseQueue) -> Result<DeferredReleaseDisposition, OwningReleaseError> {
         let request = self.prepare_release()?;
         let identity = request.identity();
-        Ok(match queue.enqueue(request) {
+        Ok(match callback::run(|| queue.enqueue(request)) {
             Ok(()) => DeferredReleaseDisposition::Queued { identity },
             Err(refused) => {
                 let rejection = refused.rejection();

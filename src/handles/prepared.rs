@@ -219,7 +219,7 @@ impl PreparedAllocationRelease {
     /// mechanism's parts are destroyed is not promised for an allocator that somebody holds on to.
     #[must_use]
     pub fn allocator(&self) -> &Arc<dyn DeviceAllocator> {
-        self.0.binding().hold().allocator()
+        self.0.binding().hold().shared_allocator()
     }
 
     /// The very pointer that the allocator returned.

@@ -10,6 +10,7 @@
 
 use super::{allocation::BoundAllocation, binding::MemoryBinding};
 use crate::{
+    callback::{self, Called},
     contract::{BindingIdentity, SharedDevicePrefix, SharedMapping, SharedPrefixCommitInfo},
     error::BindingError,
     mechanism::teardown::Destruction,
@@ -104,8 +105,9 @@ impl BoundSharedMapping {
         Ok(self.capability().commit_shared_prefix(prefix.prefix(), allocation.as_ptr(), allocation.len(), byte_offset)?)
     }
 
-    fn capability(&self) -> &dyn SharedMapping {
-        self.binding.hold().allocator().as_shared_mapping().expect("the allocator no longer offers its shared mapping")
+    fn capability(&self) -> Called<'_, dyn SharedMapping + '_> {
+        let allocator = self.binding.hold().allocator();
+        allocator.map(|allocator| allocator.as_shared_mapping().expect("the allocator no longer offers its shared mapping"))
     }
 }
 
@@ -136,25 +138,25 @@ impl BoundSharedPrefix {
     /// [`std::ptr::with_exposed_provenance_mut`] makes it a pointer.
     #[must_use]
     pub fn device_ptr(&self) -> u64 {
-        self.prefix().device_ptr()
+        callback::run(|| self.prefix().device_ptr())
     }
 
     /// As the prefix says, in every lifecycle: bytes of physical memory.
     #[must_use]
     pub fn committed_physical_bytes(&self) -> u64 {
-        self.prefix().committed_physical_bytes()
+        callback::run(|| self.prefix().committed_physical_bytes())
     }
 
     /// As the prefix says, in every lifecycle: bytes that one mapping covers.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
-        self.prefix().mapped_bytes()
+        callback::run(|| self.prefix().mapped_bytes())
     }
 
     /// As the prefix says, in every lifecycle: bytes as asked for.
     #[must_use]
     pub fn requested_bytes(&self) -> usize {
-        self.prefix().requested_bytes()
+        callback::run(|| self.prefix().requested_bytes())
     }
 
     fn prefix(&self) -> &dyn SharedDevicePrefix {

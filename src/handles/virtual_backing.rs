@@ -10,6 +10,7 @@
 
 use super::{allocation::BoundAllocation, binding::MemoryBinding};
 use crate::{
+    callback::Called,
     contract::{AllocationCommitRange, BindingIdentity, VirtualBacking},
     error::BindingError,
 };
@@ -149,8 +150,9 @@ impl BoundVirtualBacking {
         })
     }
 
-    fn capability(&self) -> &dyn VirtualBacking {
-        self.binding.hold().allocator().as_virtual_backing().expect("the allocator no longer offers its virtual backing")
+    fn capability(&self) -> Called<'_, dyn VirtualBacking + '_> {
+        let allocator = self.binding.hold().allocator();
+        allocator.map(|allocator| allocator.as_virtual_backing().expect("the allocator no longer offers its virtual backing"))
     }
 }
 

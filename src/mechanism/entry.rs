@@ -18,6 +18,7 @@
 
 use super::{holders::Holders, quarantine::Quarantine, support::InUse, teardown::Destruction, told};
 use crate::{
+    callback::Called,
     contract::{
         AuthorityIdentity, BindingGeneration, BindingId, BindingIdentity, BindingResource, DeviceAllocator, DeviceKey, MechanismCoherence,
         MechanismIdentity, ProviderContextIdentity,
@@ -312,8 +313,15 @@ impl Hold {
         unsafe { self.0.as_ref() }
     }
 
+    /// The allocator, to be called.
     #[inline]
-    pub(crate) fn allocator(&self) -> &Arc<dyn DeviceAllocator> {
+    pub(crate) fn allocator(&self) -> Called<'_, dyn DeviceAllocator> {
+        Called::new(&**self.shared_allocator())
+    }
+
+    /// The allocator, to be handed out.
+    #[inline]
+    pub(crate) fn shared_allocator(&self) -> &Arc<dyn DeviceAllocator> {
         // SAFETY: written before the mechanism was reachable, taken after the last hold has gone; this one is counted.
         let resources = self.mechanism().resources.with(|resources| unsafe { (*resources).as_ref() });
         &resources.expect("a hold keeps the resources").allocator

@@ -23,6 +23,7 @@ use super::{
     quarantine::{Claim, Entry, Retry, Standing},
 };
 use crate::{
+    callback,
     contract::{
         AbandonedQuarantine, AllocationReleaseOutcome, AllocationReleaseState, QuarantineReason, QuarantinedAllocation, RetriedQuarantine,
     },
@@ -65,11 +66,11 @@ impl Hold {
     fn retry(&self, claim: Claim<'_>, operation: Operation<'_>, done: &mut RetriedQuarantine) {
         let entry = *claim.entry();
         let QuarantinedAllocation { bytes, align, .. } = entry.allocation;
-        let allocator = self.allocator();
         let asked = Asked(Some((claim, operation)));
         // SAFETY: made by this mechanism's allocator with these values; the claim is the only right to release it, and `retry` says that
         // nothing of it was released, and each earlier call failed; unwinding ends the entry as one that is not released again.
         let outcome = unsafe {
+            let allocator = self.allocator();
             match entry.retry {
                 Retry::First => allocator.release(entry.pointer, bytes, align),
                 _ => allocator.release_again(entry.pointer, bytes, align),
@@ -106,7 +107,7 @@ impl Hold {
             return done;
         }
         for standing in mechanism.quarantine.standing().into_iter().rev() {
-            if !given_up(&standing.entry().allocation) {
+            if !callback::run(|| given_up(&standing.entry().allocation)) {
                 continue;
             }
             let Some(claim) = standing.claim() else {

@@ -32,6 +32,7 @@
 
 use super::places::{Claimed, Place, Places, Ticket};
 use crate::{
+    callback::{self, Theirs},
     panics::suppressing,
     sync::{
         Arc,
@@ -56,7 +57,7 @@ pub struct Waiters {
 /// What wakes one who waits.
 enum Sleeper {
     Thread(Thread),
-    Task(Waker),
+    Task(Theirs<Waker>),
 }
 
 /// The lowest bit of a ticket's number says which, so that it is known before it is taken.
@@ -73,7 +74,7 @@ impl Sleeper {
     fn wake(self) {
         match self {
             Self::Thread(thread) => thread.unpark(),
-            Self::Task(waker) => suppressing(|| waker.wake()),
+            Self::Task(waker) => suppressing(|| waker.into_inner().wake()),
         }
     }
 }
@@ -149,7 +150,7 @@ impl<W: Share> Waiter<W> {
     /// Gives what `look` finds, or has `waker` woken at the next event. `look` sees a change at the latest once a `fence(SeqCst)` has
     /// come between the two.
     pub fn poll<R>(&mut self, waker: &Waker, look: impl FnMut() -> Option<R>) -> Poll<R> {
-        self.poll_as(|| Sleeper::Task(waker.clone()), look)
+        self.poll_as(|| Sleeper::Task(Theirs::new(callback::run(|| waker.clone()))), look)
     }
 
     /// The same for a thread that parks next.

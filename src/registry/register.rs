@@ -8,6 +8,7 @@
 
 use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, issue};
 use crate::{
+    callback::Called,
     contract::{
         AuthorityIdentity, BindingResource, DeviceAllocator, DeviceKey, MechanismCoherence, MechanismIdentity, ProviderContextIdentity,
     },
@@ -141,7 +142,7 @@ fn ask_device(allocator: Arc<dyn DeviceAllocator>) -> (Arc<dyn DeviceAllocator>,
     }
 
     let mut asked = Asked(Some(allocator));
-    let device = asked.0.as_ref().map(|allocator| allocator.device());
+    let device = asked.0.as_ref().map(|allocator| Called::new(&**allocator).device());
     asked.0.take().zip(device).expect("there until here")
 }
 

@@ -31,6 +31,7 @@
 
 use super::door::{Door, End};
 use crate::{
+    callback::{self, Theirs},
     contract::{AllocationReleaseOutcome, DeferredEnqueueRejection, QuarantineReason},
     handles::{DeferredEnqueueError, DeferredReleaseQueue, PreparedAllocationRelease},
     primitives::places::{Claimed, Place, Places, Ticket},
@@ -57,7 +58,7 @@ pub struct BoundedQueue<M = ()> {
 
 struct Waiting<M> {
     request: PreparedAllocationRelease,
-    marker: M,
+    marker: Theirs<M>,
 }
 
 /// What became of the requests that a call took out of a queue.
@@ -165,7 +166,9 @@ impl<M> BoundedQueue<M> {
     ///
     /// Lock-free: two read-modify-writes and a fence.
     pub fn enqueue_marked(&self, request: PreparedAllocationRelease, marker: M) -> Result<(), DeferredEnqueueError> {
-        let Err((rejection, Waiting { request, marker })) = self.try_enqueue(Waiting { request, marker }) else { return Ok(()) };
+        let Err((rejection, Waiting { request, marker })) = self.try_enqueue(Waiting { request, marker: Theirs::new(marker) }) else {
+            return Ok(());
+        };
         // While nothing else is on its way out: if its destructor panics, the request is dropped by unwinding.
         drop(marker);
         Err(DeferredEnqueueError::new(rejection, request))
@@ -332,7 +335,9 @@ impl<'a, M> InHand<'a, M> {
     }
 
     fn is_ready(&self, ready: impl FnOnce(&PreparedAllocationRelease, &M) -> bool) -> bool {
-        self.taken.as_ref().is_some_and(|(_, Waiting { request, marker })| request.device_is_lost() || ready(request, marker))
+        self.taken
+            .as_ref()
+            .is_some_and(|(_, Waiting { request, marker })| request.device_is_lost() || callback::run(|| ready(request, marker)))
     }
 
     /// Lets everybody find it again. If the queue has ended meanwhile, retains it, unless somebody has found it already.
