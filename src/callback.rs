@@ -7,10 +7,12 @@
 //!
 //! | what is called | counted by |
 //! | --- | --- |
-//! | allocators and their capabilities | [`Called`], the only way from a hold to its allocator |
-//! | closures, queues, wakers' clones, subscribers | [`run`] |
-//! | destructors, calls of wakers | [`Panics::catch`](crate::panics::Panics::catch) and [`suppressing`](crate::panics::suppressing) |
+//! | allocators and their capabilities | [`Called`], which is what a hold gives out to call |
+//! | closures, conversions, queues, wakers' clones, gauges' recorders | [`run`] |
+//! | destructors, calls of wakers, subscribers, counters' recorders | [`Panics::catch`](crate::panics::Panics::catch) and [`suppressing`](crate::panics::suppressing) |
 //! | destructors of wakers and of queues' markers | [`Theirs`] |
+//!
+//! What a [`SelectionSlot`](crate::SelectionSlot) of the user's own runs is not counted: no registry waits for it.
 
 use crate::sync::thread_local;
 use std::{
@@ -42,6 +44,11 @@ impl Drop for Inside {
     fn drop(&mut self) {
         DEPTH.with(|depth| depth.set(depth.get().wrapping_sub(1)));
     }
+}
+
+/// Whether the calling thread is inside a callback.
+pub(crate) fn is_inside() -> bool {
+    DEPTH.with(Cell::get) != 0
 }
 
 /// Runs code of the user's.

@@ -214,6 +214,9 @@ pub enum BindingError {
         /// The operations of the mechanism that was found busy.
         active_operations: usize,
     },
+    /// The registry was [shut down](crate::BindingRegistry::shutdown): it registers, selects and binds nothing any more.
+    #[error("the registry was shut down; create another registry for new work")]
+    ShutDown,
     /// The allocator or the capability refused. Text and [`source`](Error::source) are those of the inner error.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -255,7 +258,7 @@ mod tests {
     fn texts_name_their_things() {
         let identity = format!("{IDENTITY:?}");
         let overflow = format!("64..{}", usize::MAX);
-        let table: [(BindingError, &[&str]); 18] = [
+        let table: [(BindingError, &[&str]); 19] = [
             (BindingError::IdentityExhausted, &["identities are exhausted"]),
             (BindingError::ForeignRegistry { kind: "provider context" }, &["provider context"]),
             (
@@ -297,6 +300,7 @@ mod tests {
                 BindingError::ContextNotQuiescent { context: CONTEXT, active_operations: 66 },
                 &["ProviderContextIdentity(41)", "active operations: 66"],
             ),
+            (BindingError::ShutDown, &["the registry was shut down; create another"]),
         ];
         for (error, names) in table {
             let text = error.to_string();

@@ -105,8 +105,9 @@ pub use host::{Budget, BudgetSnapshot, BudgetTally, BudgetedAllocator, HostAlloc
 pub use panics::suppressed_panics;
 pub use primitives::{Candidate, Liveness, MechanismLifecycle, NotReplaced, Offer, Selected, SelectionSlot};
 pub use registry::{
-    BindingRegistry, ChangeCause, DeviceHandle, Drain, DrainError, DrainReport, RegisteredAuthority, RegisteredMechanism,
-    RegisteredProviderContext, RemovalError, RemoveWhenDrained, SelectIfError, SelectionChange, SelectionWatch, StillHeld, Teardown,
+    BindingRegistry, ChangeCause, DeviceHandle, Drain, DrainError, DrainReport, InsideCallback, RegisteredAuthority, RegisteredMechanism,
+    RegisteredProviderContext, RemovalError, RemoveWhenDrained, SelectIfError, SelectionChange, SelectionWatch, ShutdownReport, StillHeld,
+    Teardown,
 };
 #[cfg(feature = "metrics")]
 pub use registry::{MechanismGauges, describe_metrics};

@@ -60,6 +60,11 @@ impl Panics {
             None => {}
         }
     }
+
+    /// Drops the first panic; says whether there was one. For a call that reports instead of panicking.
+    pub(crate) fn suppress(self) -> bool {
+        self.first.map(suppress).is_some()
+    }
 }
 
 /// Runs code of the user's whose panic is nothing to the caller.
@@ -73,6 +78,7 @@ pub(crate) fn suppressing(code: impl FnOnce()) {
 
 #[cold]
 fn suppress(panic: Box<dyn Any + Send>) {
+    let _inside = Inside::enter();
     // Relaxed: as in `suppressed_panics`.
     SUPPRESSED.fetch_add(1, Relaxed);
     // A payload is the user's as well, and may panic when it is dropped, with another one. Somewhere that has to end.

@@ -79,7 +79,7 @@ pub(crate) mod process {
     pub(crate) use std::thread::panicking;
     /// What a thread waits with that has asked to.
     pub(crate) mod parking {
-        pub(crate) use std::thread::{Thread, current, park, park_timeout};
+        pub(crate) use std::thread::{Thread, current, park, park_timeout, sleep};
     }
 }
 

@@ -650,6 +650,7 @@ mod binding {
             BindingError::ViewOutOfBounds { offset: 1, end: 2, allocation_bytes: 3 },
             BindingError::ContextNotQuiescent { context: provider_context, active_operations: 1 },
             BindingError::Memory(MemoryError::InvalidRequest { tier: "host", requested: 1, reason: "no" }),
+            BindingError::ShutDown,
         ];
         for (number, error) in errors.into_iter().enumerate() {
             assert!(!error.to_string().is_empty());
@@ -673,6 +674,7 @@ mod binding {
                 BindingError::ViewOutOfBounds { offset, end, allocation_bytes } => 10 + offset + end + allocation_bytes,
                 BindingError::ContextNotQuiescent { context: _, active_operations } => 16 + active_operations,
                 BindingError::Memory(_) => 18,
+                BindingError::ShutDown => 19,
             };
             assert_eq!(of_variant, number);
         }

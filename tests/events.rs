@@ -23,6 +23,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
+    time::Duration,
 };
 use tracing::{
     Event, Metadata, Subscriber,
@@ -92,6 +93,32 @@ fn since(told: &Mutex<Vec<String>>) -> Vec<String> {
 fn number(identity: impl Debug) -> u64 {
     let text = format!("{identity:?}");
     text.split(['(', ')']).nth(1).expect("a number in brackets").parse().expect("a number")
+}
+
+/// A shutdown tells each of its steps; a subscriber can't shut down, and one that panics keeps nothing from being done.
+#[test]
+fn a_shutdown_tells_its_steps() {
+    let _alone = alone();
+    let rig = Rig::new();
+    let (registry, c, q, a) =
+        (rig.registry.clone(), number(rig.context.identity()), number(rig.authority.identity()), number(rig.mechanism.identity()));
+    let (recorder, told) = Recorder::new(move |text| {
+        assert_eq!(registry.shutdown(Duration::MAX), Err(InsideCallback));
+        assert!(!text.contains("torn down"), "a subscriber's own");
+    });
+    with_default(recorder, || {
+        let report = rig.registry.shutdown(Duration::ZERO).unwrap();
+        assert!(report.is_complete(), "{report}");
+        assert_eq!((report.removed, report.panicked), (1, 1));
+        let expected = [
+            format!("INFO mechanism retired device=device 0 mechanism={a} lifecycle=Retired"),
+            format!("INFO mechanism removed device=device 0 mechanism={a}"),
+            format!("INFO mechanism torn down device=device 0 mechanism={a} provider_context={c} authority={q}"),
+            format!("INFO authority removed device=device 0 authority={q}"),
+            format!("INFO provider context removed device=device 0 provider_context={c}"),
+        ];
+        assert_eq!(since(&told), expected);
+    });
 }
 
 /// Each step that succeeds, once, in order; what is refused is no step.

@@ -32,6 +32,7 @@ use std::{
     ptr::NonNull,
     sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
 type Action = Box<dyn FnOnce() + Send>;
@@ -256,6 +257,31 @@ fn every_callback_may_call_everything() {
             let rig = Rig::new();
             let reach = Reach::of(&rig);
             run(rig, Box::new(|| reach.whole_api()));
+        });
+    }
+}
+
+/// A shutdown is refused in each of them, whatever the time and whichever the registry, and changes nothing; another thread may call it
+/// meanwhile.
+#[test]
+fn no_callback_shuts_a_registry_down() {
+    for (callback, run) in CALLBACKS {
+        println!("in {callback}");
+        in_time(move || {
+            let rig = Rig::new();
+            let other = Rig::new();
+            let (own, others) = (rig.registry.clone(), other.registry.clone());
+            run(
+                rig,
+                Box::new(move || {
+                    assert_eq!(own.shutdown(Duration::ZERO), Err(InsideCallback));
+                    assert_eq!(own.shutdown(Duration::MAX), Err(InsideCallback));
+                    assert_eq!(others.shutdown(Duration::MAX), Err(InsideCallback));
+                    let beside = thread::spawn(move || others.shutdown(Duration::MAX)).join().unwrap();
+                    assert!(beside.unwrap().is_complete());
+                }),
+            );
+            assert_eq!(other.log.take(), ["A dropped", "Q dropped", "C dropped"]);
         });
     }
 }

@@ -188,3 +188,34 @@ fn a_holder() {
     assert_eq!(to_value(Holder { label: None, ..holder }).unwrap()["label"], expected);
     rig.finish();
 }
+
+/// What a shutdown has left.
+#[test]
+fn a_shutdown() {
+    let rig = Rig::new();
+    let binding = rig.registry.bind(DEVICE).unwrap();
+    let live = binding.allocate(8, 8).unwrap();
+    let report = rig.registry.shutdown(Duration::ZERO).unwrap();
+    let expected = json!({
+        "removed": 0,
+        "left": [to_value(&report.left[0]).unwrap()],
+        "held": [],
+        "authorities": [number(rig.authority.identity())],
+        "provider_contexts": [number(rig.context.identity())],
+        "panicked": 0,
+    });
+    assert_eq!(to_value(&report).unwrap(), expected);
+    assert_eq!(expected["left"][0]["snapshot"], to_value(rig.registry.snapshot(rig.mechanism).unwrap()).unwrap());
+    binding.release(live).unwrap();
+    let report = rig.registry.shutdown(Duration::ZERO).unwrap();
+    let expected = json!({
+        "removed": 1,
+        "left": [],
+        "held": [to_value(&report.held[0]).unwrap()],
+        "authorities": [],
+        "provider_contexts": [],
+        "panicked": 0,
+    });
+    assert_eq!(to_value(&report).unwrap(), expected);
+    assert_eq!((&expected["held"][0]["mechanism"], &expected["held"][0]["handles"]), (&json!(number(rig.mechanism.identity())), &json!(1)));
+}

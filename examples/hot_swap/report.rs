@@ -76,6 +76,7 @@ fn kind_of(error: &BindingError) -> &'static str {
         BindingError::QuarantinedOwnership { .. } => "QuarantinedOwnership",
         BindingError::ViewOutOfBounds { .. } => "ViewOutOfBounds",
         BindingError::ContextNotQuiescent { .. } => "ContextNotQuiescent",
+        BindingError::ShutDown => "ShutDown",
         BindingError::Memory(error) => match error {
             MemoryError::TierExhausted { .. } => "TierExhausted",
             MemoryError::InvalidRequest { .. } => "InvalidRequest",

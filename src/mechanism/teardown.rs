@@ -59,7 +59,12 @@ impl Destruction {
 
     /// Carries out what is due, tells what is to be told, then passes the first panic on, if this thread can take it. Within a destructor
     /// that another call carries out, leaves what is due to that call.
-    pub(crate) fn finish(mut self) {
+    pub(crate) fn finish(self) {
+        self.carried_out().pass_on();
+    }
+
+    /// The same, with the panics for the caller to answer for.
+    pub(crate) fn carried_out(mut self) -> Panics {
         match OUTERMOST.with(Cell::get) {
             // SAFETY: the call whose list this is has set the pointer and not taken it back, so it is further up on this stack.
             Some(outermost) => unsafe { outermost.as_ref() }.borrow_mut().append(&mut self.due),
@@ -69,7 +74,7 @@ impl Destruction {
         for event in self.told {
             self.panics.catch(event);
         }
-        self.panics.pass_on();
+        self.panics
     }
 
     fn carry_out(&mut self) {

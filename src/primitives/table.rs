@@ -13,7 +13,7 @@
 //! | [`Table::get`] | wait-free | three loads |
 //! | [`Table::insert`] | lock-free | a load per 64 places in use, two read-modify-writes |
 //! | [`Table::remove`] | wait-free but for the deferral, which is lock-free | two read-modify-writes, one deferral |
-//! | [`Table::iter`] | wait-free | a load per 64 places, one per entry |
+//! | [`Table::iter`], [`Table::places`] | wait-free | a load per 64 places, one per entry |
 
 use super::once::WriteOnce;
 use crate::sync::{
@@ -131,11 +131,16 @@ impl<T: Tagged + Send + Sync + 'static> Table<T> {
 
     /// Every entry. One that stands during the whole walk is met; one that comes or goes may be.
     pub fn iter<'g>(&'g self, guard: &'g Guard) -> impl Iterator<Item = Found<'g, T>> {
-        self.chunks
-            .iter()
-            .map_while(WriteOnce::get)
-            .flat_map(|words| words.iter())
-            .flat_map(move |word| word.taken().filter_map(move |at| word.find(at, guard)))
+        self.places(guard).map(|(_, found)| found)
+    }
+
+    /// Every entry with where it stands, as [`iter`](Self::iter).
+    pub fn places<'g>(&'g self, guard: &'g Guard) -> impl Iterator<Item = (Place, Found<'g, T>)> {
+        let words = self.chunks.iter().map_while(WriteOnce::get).flat_map(|words| words.iter());
+        words.enumerate().flat_map(move |(index, word)| {
+            let place = move |at| Some((Place((index * WIDTH + at) as u32), word.find(at, guard)?));
+            word.taken().filter_map(place)
+        })
     }
 }
 

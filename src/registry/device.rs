@@ -33,10 +33,10 @@ impl Device {
         Self { key, slot: SelectionSlot::new(), mechanisms: Table::new(), watched: WriteOnce::new() }
     }
 
-    /// A binding to whatever is selected.
+    /// A binding to whatever is selected, on a device of `registry`.
     #[inline]
     #[cfg_attr(feature = "holders", track_caller)]
-    pub(super) fn bind(&self) -> Result<MemoryBinding, BindingError> {
+    pub(super) fn bind(&self, registry: &Inner) -> Result<MemoryBinding, BindingError> {
         let hold = self.slot.read(|mechanism| {
             gate!(Found);
             // Refused only once the mechanism was removed, that is, died since it was found: look again.
@@ -44,7 +44,7 @@ impl Device {
         });
         match hold {
             Some(hold) => MemoryBinding::issue(hold),
-            None => Err(BindingError::NoSelectedMechanism(self.key)),
+            None => Err(registry.refused(BindingError::NoSelectedMechanism(self.key))),
         }
     }
 
@@ -127,14 +127,15 @@ impl DeviceHandle {
     ///
     /// # Errors
     ///
-    /// [`BindingError::NoSelectedMechanism`], or [`BindingError::IdentityExhausted`].
+    /// [`BindingError::NoSelectedMechanism`], or [`BindingError::IdentityExhausted`]; [`BindingError::ShutDown`] instead of the first once
+    /// the registry is [shut down](BindingRegistry::shutdown).
     ///
     /// # Progress
     ///
     /// Lock-free: each retry is paid for by a selection.
     #[cfg_attr(feature = "holders", track_caller)]
     pub fn bind(&self) -> Result<MemoryBinding, BindingError> {
-        self.device().bind()
+        self.device().bind(&self.registry)
     }
 
     /// What is selected.
@@ -212,7 +213,7 @@ impl DeviceHandle {
         let outcome = home.slot.replace_if(expected_version, candidate);
         home.notify();
         let version = outcome.map_err(|refused| match refused {
-            NotReplaced::Died(dead) => refusal(&dead).into(),
+            NotReplaced::Died(dead) => self.registry.refused(refusal(&dead)).into(),
             NotReplaced::Conflict { current, .. } => {
                 SelectIfError::Conflict { device, version: current.version, selected: current.candidate.map(identity) }
             }

@@ -189,7 +189,7 @@ impl BindingRegistry {
 }
 
 impl Mechanism {
-    fn drain_report(&self) -> DrainReport {
+    pub(super) fn drain_report(&self) -> DrainReport {
         DrainReport { snapshot: self.snapshot(), holders: self.holders() }
     }
 

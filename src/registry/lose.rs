@@ -6,6 +6,7 @@
 
 use super::{BindingRegistry, RegisteredProviderContext, drain::notify};
 use crate::{
+    callback,
     contract::DeviceKey,
     error::{BindingError, CONFIRMATION},
     mechanism::{Mechanism, told},
@@ -59,7 +60,7 @@ impl BindingRegistry {
     ///
     /// Lock-free: each further pass over the device's mechanisms is paid for by a registration.
     pub fn invalidate_device(&self, device: DeviceKey, reason: impl Into<Arc<str>>) -> Result<(), BindingError> {
-        let reason = reason.into();
+        let reason = callback::run(|| reason.into());
         let Some(device) = self.inner.devices.get(device) else { return Ok(()) };
         let mut drained = Vec::new();
         loop {

@@ -9,7 +9,7 @@
 //! leaves a value that knows of every series that may stand.
 
 use super::{BindingRegistry, report::Entry};
-use crate::{contract::DeviceKey, mechanism::told::STEPS, primitives::MechanismLifecycle, sync::epoch};
+use crate::{callback, contract::DeviceKey, mechanism::told::STEPS, primitives::MechanismLifecycle, sync::epoch};
 use metrics::{Unit, describe_counter, describe_gauge, gauge};
 use std::collections::BTreeMap;
 
@@ -53,10 +53,12 @@ const FIELDS: [Field; 8] = [
 ///
 /// If the recorder does.
 pub fn describe_metrics() {
-    describe_counter!(STEPS[0], Unit::Count, STEPS[1]);
-    for Field { name, unit, description, .. } in FIELDS {
-        describe_gauge!(name, unit, description);
-    }
+    callback::run(|| {
+        describe_counter!(STEPS[0], Unit::Count, STEPS[1]);
+        for Field { name, unit, description, .. } in FIELDS {
+            describe_gauge!(name, unit, description);
+        }
+    });
 }
 
 /// Records the state of a registry's mechanisms as gauges, when it is asked to: once before each export, say.
@@ -158,6 +160,6 @@ impl MechanismGauges {
 fn set(mechanism: u64, device: DeviceKey, value: impl Fn(&Field) -> f64) {
     let labels = [("device", device.to_string()), ("mechanism", mechanism.to_string())];
     for field in &FIELDS {
-        gauge!(target: "liveslot", field.name, &labels).set(value(field));
+        callback::run(|| gauge!(target: "liveslot", field.name, &labels).set(value(field)));
     }
 }

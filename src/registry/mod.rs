@@ -10,6 +10,7 @@
 //! | [`retire`] | retiring |
 //! | [`lose`] | losing a device, confirming that a context is gone |
 //! | [`remove`] | removing, and the end of the registry |
+//! | [`shutdown`] | refusing what is new, and taking everything out of use |
 //! | [`drain`] | waiting until a mechanism owns and does nothing, and then removing it |
 //! | [`teardown`] | waiting until its resources are destroyed |
 //! | [`observe`] | snapshots and lists |
@@ -35,6 +36,7 @@ mod report;
 mod retire;
 mod select;
 mod settle;
+mod shutdown;
 mod teardown;
 mod token;
 mod trim;
@@ -46,6 +48,7 @@ pub use self::{
     device::DeviceHandle,
     drain::{Drain, DrainError, DrainReport, RemovalError, RemoveWhenDrained},
     select::SelectIfError,
+    shutdown::{InsideCallback, ShutdownReport},
     teardown::{StillHeld, Teardown},
     token::{RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext},
     watch::{ChangeCause, SelectionChange, SelectionWatch},
@@ -59,7 +62,11 @@ use crate::{
         identity,
         table::{Found, Table},
     },
-    sync::{Arc, atomic::AtomicU64, epoch},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize},
+        epoch,
+    },
 };
 use std::fmt;
 
@@ -81,6 +88,7 @@ use std::fmt;
 /// | [`register_allocator`](Self::register_allocator) | lock-free | four allocations, two of which are stripes and entry |
 /// | [`remove`](Self::remove) | lock-free | one RMW per stripe, one deferral |
 /// | [`snapshot`](Self::snapshot) | lock-free: it looks again only if quarantined ownership was given back or up | one load per stripe, two of the quarantine |
+/// | [`shutdown`](Self::shutdown) | blocking | until all is gone per look and mechanism a load per stripe |
 /// | [`trim`](Self::trim) | lock-free, the allocators excepted | per mechanism of the device a hold and an operation |
 #[derive(Clone)]
 pub struct BindingRegistry {
@@ -97,6 +105,12 @@ struct Inner {
     devices: Devices,
     contexts: Table<Support>,
     authorities: Table<Support>,
+    /// Set once, by the first shutdown.
+    closed: AtomicBool,
+    /// What was removed since, and is not torn down.
+    ending: Table<Mechanism>,
+    /// How many shutdowns are removing and destroying authorities.
+    releasing: AtomicUsize,
 }
 
 impl BindingRegistry {
@@ -118,6 +132,9 @@ impl BindingRegistry {
             devices: Devices::new(),
             contexts: Table::new(),
             authorities: Table::new(),
+            closed: AtomicBool::new(false),
+            ending: Table::new(),
+            releasing: AtomicUsize::new(0),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -6,7 +6,10 @@
 //! what the table lists, fences, and lists again until nothing is new, before it clears the slot: so either it marks the new
 //! mechanism, or the new mechanism's offer finds the old selection dead, and takes its place.
 
-use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, issue};
+use super::{
+    BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, device::Device, issue,
+    remove::remove_support,
+};
 use crate::{
     callback::Called,
     contract::{
@@ -24,7 +27,8 @@ impl BindingRegistry {
     ///
     /// # Errors
     ///
-    /// [`BindingError::IdentityExhausted`].
+    /// [`BindingError::IdentityExhausted`]; [`BindingError::ShutDown`] once the registry is [shut down](Self::shutdown). `resource` is
+    /// dropped then.
     ///
     /// # Progress
     ///
@@ -34,7 +38,7 @@ impl BindingRegistry {
         device: DeviceKey,
         resource: Arc<dyn BindingResource>,
     ) -> Result<RegisteredProviderContext, BindingError> {
-        let (number, place) = register_support(&self.inner.contexts, device, resource)?;
+        let (number, place) = register_support(&self.inner, &self.inner.contexts, device, resource)?;
         let identity = ProviderContextIdentity::from_number(number);
         told::context_registered(device, identity);
         Ok(RegisteredProviderContext { registry: self.inner.number, place, identity, device })
@@ -44,13 +48,14 @@ impl BindingRegistry {
     ///
     /// # Errors
     ///
-    /// [`BindingError::IdentityExhausted`].
+    /// [`BindingError::IdentityExhausted`]; [`BindingError::ShutDown`] once the registry is [shut down](Self::shutdown). `resource` is
+    /// dropped then.
     ///
     /// # Progress
     ///
     /// Lock-free.
     pub fn register_authority(&self, device: DeviceKey, resource: Arc<dyn BindingResource>) -> Result<RegisteredAuthority, BindingError> {
-        let (number, place) = register_support(&self.inner.authorities, device, resource)?;
+        let (number, place) = register_support(&self.inner, &self.inner.authorities, device, resource)?;
         let identity = AuthorityIdentity::from_number(number);
         told::authority_registered(device, identity);
         Ok(RegisteredAuthority { registry: self.inner.number, place, identity, device })
@@ -66,7 +71,8 @@ impl BindingRegistry {
     /// In this order: [`BindingError::ForeignRegistry`] for a token of another registry;
     /// [`BindingError::UnregisteredProviderContext`], [`BindingError::UnregisteredAuthority`] for one that was removed;
     /// [`BindingError::DeviceMismatch`] if authority or allocator are for another device than the context;
-    /// [`BindingError::IdentityExhausted`]. Nothing is registered then, and `allocator` is dropped.
+    /// [`BindingError::IdentityExhausted`]; [`BindingError::ShutDown`] once the registry is [shut down](Self::shutdown). Nothing is
+    /// registered then, and `allocator` is dropped.
     ///
     /// # Panics
     ///
@@ -117,7 +123,12 @@ impl BindingRegistry {
     }
 }
 
-fn register_support(table: &Table<Support>, device: DeviceKey, resource: Arc<dyn BindingResource>) -> Result<(u64, Place), BindingError> {
+fn register_support(
+    inner: &Inner,
+    table: &Table<Support>,
+    device: DeviceKey,
+    resource: Arc<dyn BindingResource>,
+) -> Result<(u64, Place), BindingError> {
     let number = match issue() {
         Ok(number) => number,
         Err(exhausted) => {
@@ -125,7 +136,16 @@ fn register_support(table: &Table<Support>, device: DeviceKey, resource: Arc<dyn
             return Err(exhausted);
         }
     };
-    let place = table.insert(Arc::new(Support::new(number, device, resource))).map_err(full)?;
+    let support = Arc::new(Support::new(number, device, resource));
+    let place = table.insert(Arc::clone(&support)).map_err(full)?;
+    gate!(Registered);
+    if inner.is_too_late() {
+        // If it is a shutdown that has removed it, the resource is that one's to destroy.
+        if let Ok(destruction) = remove_support(table, place, &support, epoch::pin(), || {}) {
+            destruction.finish();
+        }
+        return Err(BindingError::ShutDown);
+    }
     Ok((number, place))
 }
 
@@ -178,11 +198,28 @@ impl Inner {
             }
         };
         gate!(Registered);
+        if self.is_too_late() {
+            self.take_back(home, place, mechanism);
+            return Err(BindingError::ShutDown);
+        }
         // Whatever becomes of the offer: a mechanism that died meanwhile was registered all the same.
         let _ = home.slot.offer(mechanism);
         home.notify();
         told::registered(names);
         Ok(RegisteredMechanism { registry: self.number, place, identity: names.mechanism, device: names.device, coherence })
+    }
+
+    /// Ends a mechanism that has come too late: that was not offered, and whose token nobody was given.
+    fn take_back(&self, device: &Device, place: Place, mechanism: Arc<Mechanism>) {
+        let _ = mechanism.lifecycle.retire();
+        let _ = mechanism.settled_phase();
+        let guard = epoch::pin();
+        // If it is a shutdown that removes it, the rest is that one's.
+        let removed = self.unlink(device, place, mechanism, &guard);
+        drop(guard);
+        if let Some(removed) = removed {
+            removed.let_go().finish();
+        }
     }
 
     /// Checks what a registration has to pass; its uses of context and authority are counted from then on.

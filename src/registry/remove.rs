@@ -4,10 +4,10 @@
 //! removed mark decides who removes; the winner clears the slot, unlinks the entry, ends the uses of context and
 //! authority, and lets go of the registry's pin last, with nothing held: whatever falls to it then is the user's code.
 
-use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext};
+use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, device::Device};
 use crate::{
     error::BindingError,
-    mechanism::{Support, teardown::Destruction, told},
+    mechanism::{Mechanism, Support, teardown::Destruction, told},
     primitives::{
         MechanismLifecycle,
         liveness::Step,
@@ -54,23 +54,10 @@ impl BindingRegistry {
             });
         }
         gate!(Removing);
-        if found.mark_removed() == Step::Already {
-            return Err(unregistered());
-        }
-        gate!(RemovalMarked);
-        // Whoever ended its life may not have come to the slot yet.
-        device.slot.sweep();
-        let unlinked = device.mechanisms.remove(mechanism.place, mechanism.identity.number(), &guard);
-        debug_assert!(unlinked, "the mark has one winner");
-        let removed = found.own();
+        let removed = self.inner.unlink(device, mechanism.place, found.own(), &guard).ok_or_else(unregistered)?;
         drop(guard);
 
-        let mut destruction = Destruction::default();
-        let names = removed.names;
-        destruction.tell(move || told::removed(names));
-        removed.close(&mut destruction);
-        device.owe_notice(&mut destruction);
-        destruction.finish();
+        removed.end().finish();
         Ok(())
     }
 
@@ -91,10 +78,12 @@ impl BindingRegistry {
         let guard = epoch::pin();
         let found = self.inner.context(context, &guard)?.own();
         let told = move || told::context_removed(context.device, context.identity);
-        remove_support(&self.inner.contexts, context.place, &found, guard, told).map_err(|refused| match refused {
+        let removed = remove_support(&self.inner.contexts, context.place, &found, guard, told).map_err(|refused| match refused {
             Remove::InUse => BindingError::ProviderContextInUse(context.identity),
             _ => BindingError::UnregisteredProviderContext(context.identity),
-        })
+        })?;
+        removed.finish();
+        Ok(())
     }
 
     /// Removes an authority that no registered mechanism uses, as [`remove_provider_context`](Self::remove_provider_context)
@@ -115,21 +104,82 @@ impl BindingRegistry {
         let guard = epoch::pin();
         let found = self.inner.authority(authority, &guard)?.own();
         let told = move || told::authority_removed(authority.device, authority.identity);
-        remove_support(&self.inner.authorities, authority.place, &found, guard, told).map_err(|refused| match refused {
+        let removed = remove_support(&self.inner.authorities, authority.place, &found, guard, told).map_err(|refused| match refused {
             Remove::InUse => BindingError::AuthorityInUse(authority.identity),
             _ => BindingError::UnregisteredAuthority(authority.identity),
-        })
+        })?;
+        removed.finish();
+        Ok(())
     }
 }
 
-/// Removes a registration that is not in use. The winner unlinks it, and destroys its share of the resource once the guard has gone.
-fn remove_support(
+/// A mechanism that is registered no more. The registry's pin stands until it is let go.
+pub(super) struct Removed<'a> {
+    registry: &'a Inner,
+    device: &'a Device,
+    mechanism: Arc<Mechanism>,
+    /// Where it stands among those that a shutdown waits for.
+    ending: Option<Place>,
+}
+
+impl Inner {
+    /// Takes a mechanism that has drained, or was never offered, out of slot and table. `None` if somebody else does.
+    pub(super) fn unlink<'a>(
+        &'a self,
+        device: &'a Device,
+        place: Place,
+        mechanism: Arc<Mechanism>,
+        guard: &epoch::Guard,
+    ) -> Option<Removed<'a>> {
+        if mechanism.mark_removed() == Step::Already {
+            return None;
+        }
+        gate!(RemovalMarked);
+        // Whoever ended its life may not have come to the slot yet.
+        device.slot.sweep();
+        // While it is in the device's table: a shutdown that comes later finds it there or here. The table has as many places as memory
+        // has mechanisms.
+        let ending = self.is_closed().then(|| self.ending.insert(Arc::clone(&mechanism)).ok()).flatten();
+        let unlinked = device.mechanisms.remove(place, mechanism.tag(), guard);
+        debug_assert!(unlinked, "the mark has one winner");
+        Some(Removed { registry: self, device, mechanism, ending })
+    }
+}
+
+impl Removed<'_> {
+    /// Lets go of the registry's pin, and tells of the removal. What is to be destroyed then is the caller's to carry out, with nothing held.
+    pub(super) fn end(&self) -> Destruction {
+        let mut destruction = self.let_go();
+        let names = self.mechanism.names;
+        destruction.tell(move || told::removed(names));
+        destruction
+    }
+
+    /// The same, telling nobody.
+    pub(super) fn let_go(&self) -> Destruction {
+        let mut destruction = Destruction::default();
+        self.mechanism.close(&mut destruction);
+        self.device.owe_notice(&mut destruction);
+        destruction
+    }
+}
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.ending.filter(|_| self.mechanism.is_torn_down()) {
+            self.registry.ending.remove(place, self.mechanism.tag(), &epoch::pin());
+        }
+    }
+}
+
+/// Removes a registration that is not in use. The winner unlinks it, and its share of the resource is to be destroyed.
+pub(super) fn remove_support(
     table: &Table<Support>,
     place: Place,
     found: &Support,
     guard: epoch::Guard,
     told: impl FnOnce() + 'static,
-) -> Result<(), Remove> {
+) -> Result<Destruction, Remove> {
     let resource = found.remove()?;
     let unlinked = table.remove(place, found.tag(), &guard);
     debug_assert!(unlinked, "the use count has one winner");
@@ -138,8 +188,7 @@ fn remove_support(
     let mut destruction = Destruction::default();
     destruction.owe(|destruction| destruction.destroy(resource));
     destruction.tell(told);
-    destruction.finish();
-    Ok(())
+    Ok(destruction)
 }
 
 /// The end of the registry. Mechanisms that are held go on working; of the others allocator, authority and context go in

@@ -49,8 +49,9 @@ impl BindingRegistry {
     /// # Errors
     ///
     /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`], or [`BindingError::InactiveMechanism`] if
-    /// it is not Active, or died before it was decided upon; that is the error for a lost device, too. The selection is then
-    /// as if the call had not been made, and nobody was given `mechanism` meanwhile.
+    /// it is not Active, or died before it was decided upon; that is the error for a lost device, too;
+    /// [`BindingError::ShutDown`] instead once the registry is [shut down](Self::shutdown). The selection is then as if the call had not
+    /// been made, and nobody was given `mechanism` meanwhile.
     ///
     /// # Progress
     ///
@@ -60,7 +61,7 @@ impl BindingRegistry {
         let names = candidate.names;
         let outcome = device.slot.select(candidate);
         device.notify();
-        outcome.map_err(|dead| refusal(&dead))?;
+        outcome.map_err(|dead| self.inner.refused(refusal(&dead)))?;
         told::selected(names);
         Ok(())
     }
@@ -99,7 +100,8 @@ impl BindingRegistry {
     /// # Errors
     ///
     /// [`BindingError::NoSelectedMechanism`], or [`BindingError::IdentityExhausted`] if no identity is left; nothing else, whatever is
-    /// being selected, retired or lost meanwhile.
+    /// being selected, retired or lost meanwhile. [`BindingError::ShutDown`] instead of the first once the registry is
+    /// [shut down](Self::shutdown).
     ///
     /// # Progress
     ///
@@ -108,8 +110,8 @@ impl BindingRegistry {
     #[cfg_attr(feature = "holders", track_caller)]
     pub fn bind(&self, device: DeviceKey) -> Result<MemoryBinding, BindingError> {
         match self.inner.devices.get(device) {
-            Some(device) => device.bind(),
-            None => Err(BindingError::NoSelectedMechanism(device)),
+            Some(device) => device.bind(&self.inner),
+            None => Err(self.inner.refused(BindingError::NoSelectedMechanism(device))),
         }
     }
 
@@ -118,7 +120,8 @@ impl BindingRegistry {
     /// # Errors
     ///
     /// [`BindingError::ForeignRegistry`], [`BindingError::UnregisteredMechanism`]; [`BindingError::InactiveMechanism`] or
-    /// [`BindingError::DeviceLost`] unless it is Active; [`BindingError::IdentityExhausted`].
+    /// [`BindingError::DeviceLost`] unless it is Active; [`BindingError::IdentityExhausted`]. [`BindingError::ShutDown`] instead of
+    /// `InactiveMechanism` once the registry is [shut down](Self::shutdown).
     ///
     /// # Progress
     ///
@@ -127,7 +130,7 @@ impl BindingRegistry {
     pub fn bind_registered(&self, mechanism: RegisteredMechanism) -> Result<MemoryBinding, BindingError> {
         let guard = epoch::pin();
         let (_, found) = self.inner.mechanism(mechanism, &guard)?;
-        found.active("binding")?;
+        found.active("binding").map_err(|refused| self.inner.refused(refused))?;
         gate!(Found);
         // Refused only once it was removed.
         let hold = Hold::acquire(&found).map_err(|_| BindingError::UnregisteredMechanism(mechanism.identity))?;

@@ -55,6 +55,7 @@ pub struct Teardown {
 
 /// The time was over before a mechanism was torn down.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[error("{mechanism:?} is not torn down: {handles} handles hold it; drop its bindings, and what was made with them, and remove it")]
 #[non_exhaustive]
 pub struct StillHeld {
@@ -106,11 +107,13 @@ impl Teardown {
     /// Blocking.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), StillHeld> {
         let Self { mechanism, waiter } = self;
-        wait::wait(waiter, timeout, || look(mechanism)).ok_or_else(|| StillHeld {
-            mechanism: mechanism.names.mechanism,
-            handles: mechanism.pins.handles(),
-            holders: mechanism.holders(),
-        })
+        wait::wait(waiter, timeout, || look(mechanism)).ok_or_else(|| mechanism.still_held())
+    }
+}
+
+impl Mechanism {
+    pub(super) fn still_held(&self) -> StillHeld {
+        StillHeld { mechanism: self.names.mechanism, handles: self.pins.handles(), holders: self.holders() }
     }
 }
 

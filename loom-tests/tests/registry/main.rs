@@ -6,10 +6,13 @@
 
 mod drain;
 mod lose;
+#[path = "../support/outcomes.rs"]
+mod outcomes;
 mod register;
 mod remove;
 mod roles;
 mod select;
+mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
 mod watch;

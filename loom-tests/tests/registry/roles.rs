@@ -21,6 +21,7 @@ pub enum Refusal {
     ContextInUse,
     AuthorityInUse,
     Busy(usize),
+    ShutDown,
 }
 
 impl From<BindingError> for Refusal {
@@ -35,6 +36,7 @@ impl From<BindingError> for Refusal {
             BindingError::ProviderContextInUse(_) => Self::ContextInUse,
             BindingError::AuthorityInUse(_) => Self::AuthorityInUse,
             BindingError::ContextNotQuiescent { active_operations, .. } => Self::Busy(active_operations),
+            BindingError::ShutDown => Self::ShutDown,
             error => panic!("no model expects this: {error}"),
         }
     }

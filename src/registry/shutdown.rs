@@ -1,0 +1,371 @@
+//! Shutting down: nothing new from now on, and what is there taken out of use, removed and torn down.
+//!
+//! # Protocol
+//!
+//! One word says that the registry is closed. It is set once, and never cleared.
+//!
+//! ```text
+//! shutdown                              a registration
+//!   closed                                into its table
+//!   fence                                 fence
+//!   list the tables, retire each          closed? ─ no ──▶ offer it to the slot, hand its token out
+//!   sweep the slots                             └─ yes ─▶ retire it, take it out of the table: refused
+//! ```
+//!
+//! Either the list has the newcomer, or the newcomer sees the word. So one pass is enough, unlike with a loss, which cannot stop
+//! registrations: what the list misses takes itself back. That comes before the offer: what is offered is in the list, so it is dead before
+//! the slots are swept, and after that they stay empty. A newcomer that is in the list and sees the word as well is retired by both, and
+//! removed by one of them: the removed mark decides.
+//!
+//! Selecting and binding don't look at the word. They find every candidate dead and every slot empty, and only then look, to say why. So a
+//! binding that succeeds costs nothing more; one that was counted before its mechanism was retired stands, as with any retirement.
+//!
+//! Whatever has been retired drains by itself. The shutdown looks at all mechanisms in turn, removes what has drained, and looks again after
+//! a while: nobody waits for one mechanism before another. It stands in no list of waiters, and does not park: it sleeps for an eighth of
+//! the time that it has waited, 10 ms at most. To park, a thread needs a handle of its own, which the standard library makes no more once a
+//! thread's locals have gone (with rustc 1.95, in a destructor of a POSIX thread key, `park_timeout` aborts the process); and
+//! a shutdown is what such places are there for.
+//!
+//! Removal closes the handles, and the last of them tears down, on whichever thread. What is removed on a closed registry stands in a list
+//! of its own from before it leaves its device's table until it is torn down, so that a later call finds it in one of the two.
+//!
+//! Several calls at once do the same to the same mechanisms. Each step has one winner, and each call looks for itself what is left. An
+//! authority's destructor may rely on the context, so no call removes a context while another is destroying an authority: those who
+//! remove authorities count themselves, and whoever finds itself alone after that goes on to the contexts.
+
+use super::{BindingRegistry, Inner, device::Device, drain::DrainReport, drain::notify, remove::remove_support, teardown::StillHeld};
+use crate::{
+    callback,
+    contract::{AuthorityIdentity, DeviceKey, ProviderContextIdentity},
+    error::BindingError,
+    mechanism::{Mechanism, Support, teardown::Destruction, told},
+    primitives::{
+        MechanismLifecycle,
+        liveness::Step,
+        table::{Place, Table, Tagged},
+        use_count::Remove,
+    },
+    sync::{
+        Arc,
+        atomic::{Ordering::*, fence},
+        epoch, gate,
+        process::parking::sleep,
+    },
+};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+use thiserror::Error;
+
+/// The times between two looks.
+const SHORTEST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_millis(10);
+
+/// What a [`shutdown`](BindingRegistry::shutdown) has done, and what is left.
+///
+/// What is left is as safe as it was: a retired mechanism takes back what it gave out, whoever holds a handle keeps what it needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[must_use = "only this says whether anything is left"]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// How many mechanisms this call has removed.
+    pub removed: usize,
+    /// Mechanisms that have not drained, with what they own and do, in order of registration. They are Retired and registered, or lost:
+    /// then confirm the end of their provider context.
+    pub left: Vec<DrainReport>,
+    /// Mechanisms that are removed and not torn down, with how many handles hold them, in order of registration.
+    pub held: Vec<StillHeld>,
+    /// Authorities that are left, since a registered mechanism uses them.
+    pub authorities: Vec<AuthorityIdentity>,
+    /// Provider contexts that are left, since a registered mechanism uses them, or another shutdown is destroying an authority.
+    pub provider_contexts: Vec<ProviderContextIdentity>,
+    /// Of how many teardowns and resources that fell to this call a destructor, a subscriber or a recorder has panicked. The panics are
+    /// counted in [`suppressed_panics`](crate::suppressed_panics) as well.
+    pub panicked: usize,
+}
+
+impl ShutdownReport {
+    /// Whether nothing is left: every mechanism is torn down, and every authority and provider context removed.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.left.is_empty() && self.held.is_empty() && self.authorities.is_empty() && self.provider_contexts.is_empty()
+    }
+}
+
+/// A [`shutdown`](BindingRegistry::shutdown) was called from within code that the library had called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a shutdown within a callback would wait for the callback itself; call it once the callback has returned, or from another thread")]
+pub struct InsideCallback;
+
+/// A mechanism that this call waits for.
+struct Ending<'a> {
+    mechanism: Arc<Mechanism>,
+    /// Where it is, or was, registered. `None` for one that was removed before the call.
+    home: Option<(&'a Device, Place)>,
+}
+
+/// How long to wait.
+struct Patience {
+    /// `None`: not at all.
+    since: Option<Instant>,
+    /// `None`: for ever.
+    until: Option<Instant>,
+}
+
+impl BindingRegistry {
+    /// Ends the registry's work: refuses what is new, retires every mechanism, removes each as soon as it has [drained](crate::Drain), waits
+    /// until all are [torn down](crate::Teardown), and removes the authorities and then the provider contexts that no mechanism uses any
+    /// more. Waits for so long at most; zero looks once, and what is too long for the clock is no limit.
+    ///
+    /// From the first call on, for ever, registrations, selections and bindings are refused with [`BindingError::ShutDown`]. Everything else
+    /// goes on, so that what is left can be finished: releases, [retries](Self::retry_quarantined), [confirmations](
+    /// Self::confirm_context_terminated), removals, snapshots, watches. A mechanism that is stuck delays the removal of no other.
+    ///
+    /// It may be called again, also while another call waits, and goes on with what is left. A mechanism that was removed before the first
+    /// call is its handles' own concern. What a lost device owns is written off once the end of its provider context is confirmed, which is
+    /// the provider's to do: until then the mechanism is left.
+    ///
+    /// It may be called on any thread, also in exit hooks and in destructors of thread-locals; but not in a callback, see below. While it
+    /// waits it looks again at intervals of an eighth of the time waited so far, from 50 µs to 10 ms. What the calling thread itself
+    /// holds keeps a mechanism as well.
+    ///
+    /// ```
+    /// use liveslot::{BindingError, BindingRegistry, DeviceKey, HostAllocator};
+    /// use std::{sync::Arc, time::Duration};
+    ///
+    /// let registry = BindingRegistry::new()?;
+    /// let context = registry.register_provider_context(DeviceKey::HOST, Arc::new(()))?;
+    /// let authority = registry.register_authority(DeviceKey::HOST, Arc::new(()))?;
+    /// registry.register_allocator(context, authority, Arc::new(HostAllocator))?;
+    /// let binding = registry.bind(DeviceKey::HOST)?;
+    /// let allocation = binding.allocate(64, 8)?;
+    ///
+    /// let report = registry.shutdown(Duration::ZERO)?;
+    /// assert_eq!(report.left[0].snapshot.live_allocations, 1);
+    /// assert!(matches!(registry.bind(DeviceKey::HOST), Err(BindingError::ShutDown)));
+    ///
+    /// binding.release(allocation)?; // what is out can come back
+    /// drop(binding);
+    /// let report = registry.shutdown(Duration::from_secs(1))?;
+    /// assert!(report.is_complete(), "{report}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InsideCallback`] within code that a call of the library, on this registry or another, runs on this thread: allocators and their
+    /// capabilities, closures, queues, wakers, destructors, `tracing` subscribers, `metrics` recorders. Nothing is changed then.
+    ///
+    /// # Panics
+    ///
+    /// Never: a destructor that panics keeps nothing else from being done, and is [counted](ShutdownReport::panicked).
+    ///
+    /// # Progress
+    ///
+    /// Blocking; beside the sleep lock-free, destructors and wakers excepted, which run on this thread.
+    pub fn shutdown(&self, timeout: Duration) -> Result<ShutdownReport, InsideCallback> {
+        if callback::is_inside() {
+            return Err(InsideCallback);
+        }
+        let patience = Patience::new(timeout);
+        let mut report = ShutdownReport::default();
+        let mut endings = self.inner.close(&mut report);
+        loop {
+            self.inner.remove_drained(&endings, &mut report);
+            endings.retain(|ending| !ending.mechanism.is_torn_down());
+            self.inner.remove_unused(&mut report);
+            let complete = endings.is_empty() && report.is_complete();
+            if complete || !patience.sleep() {
+                break;
+            }
+        }
+        for Ending { mechanism, .. } in endings {
+            if !mechanism.life().is_removed() {
+                report.left.push(mechanism.drain_report());
+            } else if !mechanism.is_torn_down() {
+                report.held.push(mechanism.still_held());
+            }
+        }
+        Ok(report)
+    }
+}
+
+impl Inner {
+    pub(super) fn is_closed(&self) -> bool {
+        // Acquire: as strong as those who have found what a shutdown has done need it; a newcomer has a fence.
+        self.closed.load(Acquire)
+    }
+
+    /// Whether something that has just been put in a table has come too late, and has to take itself back.
+    pub(super) fn is_too_late(&self) -> bool {
+        // SeqCst: the newcomer is in its table before we look. Pairs with the fence in `close`: either the list has it, or we see the word.
+        fence(SeqCst);
+        self.is_closed()
+    }
+
+    /// What a call is refused with that would have found something but for a shutdown.
+    #[cold]
+    pub(super) fn refused(&self, refusal: BindingError) -> BindingError {
+        match refusal {
+            BindingError::NoSelectedMechanism(_) | BindingError::InactiveMechanism { .. } if self.is_closed() => BindingError::ShutDown,
+            refusal => refusal,
+        }
+    }
+
+    /// Refuses what is new, and retires what is there. Gives what is not torn down, in order of registration.
+    fn close(&self, report: &mut ShutdownReport) -> Vec<Ending<'_>> {
+        // Release: pairs with `is_closed`.
+        self.closed.store(true, Release);
+        // SeqCst: the word is set before we look at the tables. Pairs with the fence in `is_too_late`.
+        fence(SeqCst);
+        let (mut endings, mut drained, mut told) = (Vec::new(), Vec::new(), Destruction::default());
+        let guard = epoch::pin();
+        for device in self.devices.iter() {
+            for (place, found) in device.mechanisms.places(&guard) {
+                if found.lifecycle.retire() == Step::First {
+                    let names = found.names;
+                    told.tell(move || told::retired(names, MechanismLifecycle::Retired));
+                }
+                // Also if somebody else ended its life, who may have been stopped before the flags.
+                let _ = found.settled_phase();
+                drained.extend(found.waiting_if_drained());
+                endings.push(Ending { mechanism: found.own(), home: Some((device, place)) });
+            }
+            device.slot.sweep();
+        }
+        // After the devices' tables: what has left them is here by then.
+        for (place, found) in self.ending.places(&guard) {
+            if found.is_torn_down() {
+                self.ending.remove(place, found.tag(), &guard);
+            } else {
+                endings.push(Ending { mechanism: found.own(), home: None });
+            }
+        }
+        drop(guard);
+        // What was met in both, once. The sort is stable: that one keeps its home, which it does not need any more.
+        endings.sort_by_key(|ending| ending.mechanism.sequence);
+        endings.dedup_by_key(|ending| ending.mechanism.sequence);
+        for device in self.devices.iter() {
+            device.notify();
+        }
+        notify(drained);
+        report.carry_out([told]);
+        endings
+    }
+
+    /// Removes every mechanism that has drained, then destroys what falls due.
+    fn remove_drained(&self, endings: &[Ending<'_>], report: &mut ShutdownReport) {
+        let mut removed = Vec::new();
+        let guard = epoch::pin();
+        for Ending { mechanism, home } in endings {
+            let Some((device, place)) = *home else { continue };
+            if !mechanism.life().is_removed() && mechanism.is_drained() {
+                gate!(Removing);
+                removed.extend(self.unlink(device, place, Arc::clone(mechanism), &guard));
+            }
+        }
+        drop(guard);
+        report.removed += removed.len();
+        // All of them are let go before the first destructor, which may stop here.
+        let due: Vec<_> = removed.iter().map(|removed| removed.end()).collect();
+        report.carry_out(due);
+    }
+
+    /// Removes the authorities, then the provider contexts, that no mechanism uses.
+    fn remove_unused(&self, report: &mut ShutdownReport) {
+        // Relaxed: the fence.
+        self.releasing.fetch_add(1, Relaxed);
+        // Release: we are counted before we mark an authority as removed. Pairs with the fence below.
+        fence(Release);
+        let (due, stays) = remove_unused(&self.authorities, true, |device, number| {
+            told::authority_removed(device, AuthorityIdentity::from_number(number));
+        });
+        report.carry_out(due);
+        report.authorities = stays.into_iter().map(AuthorityIdentity::from_number).collect();
+
+        // Acquire: whoever has removed an authority before we looked is counted. Pairs with the fence above.
+        fence(Acquire);
+        // AcqRel: the destructors of those who have uncounted themselves happen-before those of the contexts.
+        let alone = self.releasing.fetch_sub(1, AcqRel) == 1;
+        let (due, stays) = remove_unused(&self.contexts, alone, |device, number| {
+            told::context_removed(device, ProviderContextIdentity::from_number(number));
+        });
+        report.carry_out(due);
+        report.provider_contexts = stays.into_iter().map(ProviderContextIdentity::from_number).collect();
+    }
+}
+
+/// Removes what is not in use, if anything `may` be removed. Gives what is to be destroyed then, and the numbers of what stays.
+fn remove_unused(table: &Table<Support>, may: bool, told: fn(DeviceKey, u64)) -> (Vec<Destruction>, Vec<u64>) {
+    let guard = epoch::pin();
+    let supports: Vec<_> = table.places(&guard).map(|(place, found)| (place, found.own())).collect();
+    drop(guard);
+    let (mut due, mut stays) = (Vec::new(), Vec::new());
+    for (place, support) in supports {
+        let (device, number) = (support.device, support.tag());
+        if !may {
+            stays.push(number);
+            continue;
+        }
+        match remove_support(table, place, &support, epoch::pin(), move || told(device, number)) {
+            Ok(destruction) => due.push(destruction),
+            Err(Remove::InUse) => stays.push(number),
+            Err(_) => {}
+        }
+    }
+    stays.sort_unstable();
+    (due, stays)
+}
+
+impl ShutdownReport {
+    fn carry_out(&mut self, due: impl IntoIterator<Item = Destruction>) {
+        for destruction in due {
+            self.panicked += usize::from(destruction.carried_out().suppress());
+        }
+    }
+}
+
+impl Patience {
+    fn new(timeout: Duration) -> Self {
+        let since = (!timeout.is_zero()).then(Instant::now);
+        Self { since, until: since.and_then(|since| since.checked_add(timeout)) }
+    }
+
+    /// Sleeps for a while. `false` if the time is over.
+    fn sleep(&self) -> bool {
+        let Some(since) = self.since else { return false };
+        let now = Instant::now();
+        let left = self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+        if left.is_zero() {
+            return false;
+        }
+        sleep(left.min((now.saturating_duration_since(since) / 8).clamp(SHORTEST, LONGEST)));
+        true
+    }
+}
+
+/// One line, and one more for each mechanism that is left.
+impl fmt::Display for ShutdownReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { removed, left, held, authorities, provider_contexts, panicked } = self;
+        write!(formatter, "{removed} mechanisms removed by this shutdown; ")?;
+        if self.is_complete() {
+            write!(formatter, "nothing is left")?;
+        } else {
+            let (authorities, contexts) = (authorities.len(), provider_contexts.len());
+            write!(
+                formatter,
+                "left are {} mechanisms that have not drained, {} that are held, {authorities} authorities and {contexts} provider contexts",
+                left.len(),
+                held.len(),
+            )?;
+        }
+        if *panicked != 0 {
+            write!(formatter, "; destructors panicked: {panicked}")?;
+        }
+        left.iter().try_for_each(|left| write!(formatter, "\n{left}"))?;
+        held.iter().try_for_each(|held| write!(formatter, "\n{held}"))
+    }
+}
