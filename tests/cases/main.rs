@@ -16,6 +16,7 @@
 //! | `stalls` | what was let go stays |
 //! | `wakes` | a wake is lost, or goes to the wrong one, or never comes |
 //! | `drains` | "drained" is said too early, too late or never |
+//! | `shutdowns` | a shutdown waits for one class of users, and forgets another |
 //! | `process` | one thread's choice, or one user's value, is taken for everybody's, or for nobody's |
 //!
 //! Ends of processes and threads are in `tests/exits`.
@@ -49,6 +50,7 @@ mod pool;
 mod process;
 mod registration;
 mod reuse;
+mod shutdowns;
 mod stalls;
 mod wakes;
 mod work;

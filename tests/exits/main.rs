@@ -61,9 +61,12 @@ impl Way {
 fn cases() -> Vec<Case> {
     vec![
         statics::are_left_alone(),
+        statics::are_reported_by_a_shutdown(),
         thread_locals::may_hold_the_last_of_everything(),
         thread_locals::may_use_the_registry(),
+        thread_locals::may_shut_down(),
         hooks::may_take_the_registry_apart(),
+        hooks::may_shut_down(),
         threads::leave_nothing_behind(),
         quiet::one_removal_needs_no_second(),
         quiet::nothing_is_left_to_a_collector(),

@@ -9,11 +9,12 @@ use std::{
     process,
     sync::{Mutex, OnceLock, mpsc},
     thread,
+    time::Duration,
 };
 
 static REGISTRY: OnceLock<BindingRegistry> = OnceLock::new();
 static BLOCKS: Mutex<Vec<BoundAllocation>> = Mutex::new(Vec::new());
-static OWNER: OnceLock<OwningAllocation> = OnceLock::new();
+static OWNER: Mutex<Option<OwningAllocation>> = Mutex::new(None);
 static HANDLE: OnceLock<DeviceHandle> = OnceLock::new();
 
 /// A registry, blocks and an owner in statics, and a driver that goes at exit.
@@ -22,7 +23,7 @@ fn live_in_statics() {
     let registry = REGISTRY.get_or_init(|| World::loud().registry);
     let binding = registry.bind(DEVICE).unwrap();
     BLOCKS.lock().unwrap().extend((0..4).map(|_| binding.allocate(16, 8).unwrap()));
-    OWNER.set(binding.allocate_owning(16, 8).unwrap()).unwrap();
+    *OWNER.lock().unwrap() = Some(binding.allocate_owning(16, 8).unwrap());
     HANDLE.set(registry.device(DEVICE)).unwrap();
 }
 
@@ -57,7 +58,7 @@ pub fn are_left_alone() -> Case {
                 let binding = BLOCKS.lock().unwrap()[0].binding().clone();
                 binding.with_view(&view, |_| {
                     arrived.send(()).unwrap();
-                    thread::park_timeout(std::time::Duration::MAX);
+                    thread::park_timeout(Duration::MAX);
                 })
             });
             arrives.recv().unwrap();
@@ -65,4 +66,35 @@ pub fn are_left_alone() -> Case {
         }),
     ];
     Case::new("statics::are_left_alone", ways)
+}
+
+/// C032: what statics hold is left alone by a shutdown too: a block that nobody can give back is reported, and its allocator is not asked
+/// for it, neither then nor at exit. An owner that goes after the shutdown is counted as abandoned.
+pub fn are_reported_by_a_shutdown() -> Case {
+    fn shut_down() -> [usize; 2] {
+        let report = REGISTRY.get().unwrap().shutdown(Duration::ZERO).unwrap();
+        let left = report.left.iter().map(|left| [left.snapshot.live_allocations, left.snapshot.quarantined_allocations]);
+        let left: Vec<_> = left.collect();
+        assert_eq!(left.len(), 1, "{report}");
+        assert!(!report.is_complete());
+        left[0]
+    }
+
+    const ALLOCATES: [&str; 5] = ["allocate"; 5];
+    let ways = vec![
+        Way::new("kept", [&ALLOCATES[..], &["shut down", "driver gone"]].concat(), || {
+            live_in_statics();
+            assert_eq!(shut_down(), [5, 0]);
+            say("shut down");
+        }),
+        Way::new("dropped afterwards", [&ALLOCATES[..], &["shut down", "dropped", "driver gone"]].concat(), || {
+            live_in_statics();
+            assert_eq!(shut_down(), [5, 0]);
+            say("shut down");
+            drop(OWNER.lock().unwrap().take());
+            assert_eq!(shut_down(), [4, 1]);
+            say("dropped");
+        }),
+    ];
+    Case::new("statics::are_reported_by_a_shutdown", ways)
 }

@@ -110,3 +110,26 @@ pub fn may_use_the_registry() -> Case {
         .flat_map(|(place, on)| befores.map(|(before, run)| Way::new(format!("{place} {before}"), says, move || on(run))));
     Case::new("thread_locals::may_use_the_registry", ways.collect::<Vec<_>>())
 }
+
+/// C036, C034: it may shut the registry down, whichever thread-local was made first.
+pub fn may_shut_down() -> Case {
+    fn at_the_end(used_before: bool) {
+        EARLY.set(None);
+        let world = World::quiet();
+        if used_before {
+            use_everything(&world.registry, world.mechanism);
+        }
+        EARLY.set(AtEnd::new(move || {
+            let report = world.registry.shutdown(Duration::ZERO).unwrap();
+            assert!(report.is_complete(), "{report}");
+            say("shut down");
+        }));
+    }
+
+    let befores: [(&str, fn()); 2] = [("used before", || at_the_end(true)), ("not used before", || at_the_end(false))];
+    let says = [&ENDS[..], &["shut down"]].concat();
+    let ways = PLACES
+        .into_iter()
+        .flat_map(|(place, on)| befores.map(|(before, run)| Way::new(format!("{place} {before}"), says.clone(), move || on(run))));
+    Case::new("thread_locals::may_shut_down", ways.collect::<Vec<_>>())
+}
