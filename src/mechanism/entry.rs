@@ -71,10 +71,11 @@ struct Resources {
     memory: Arc<Mechanism>,
 }
 
-/// The uses of context and authority that a registered mechanism counts for.
+/// The uses of authority and context that a registered mechanism counts for. They end in this order: a context that no mechanism uses any
+/// more has no mechanism that uses its authority.
 struct Registration {
-    _context: InUse,
     _authority: InUse,
+    _context: InUse,
 }
 
 pub(crate) struct Mechanism {

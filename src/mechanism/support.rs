@@ -42,6 +42,11 @@ impl Support {
         Ok(InUse(self))
     }
 
+    /// Whether a registered mechanism uses it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.uses.is_used()
+    }
+
     /// Removes the registration unless it is in use. The winner is handed the resource, and drops it with nothing held.
     pub(crate) fn remove(&self) -> Result<Arc<dyn BindingResource>, Remove> {
         match self.uses.remove() {

@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | [`UseCount::enter`] | lock-free | a load, one compare-and-swap |
 //! | [`UseCount::leave`] | wait-free | one read-modify-write |
+//! | [`UseCount::is_used`] | wait-free | one load |
 //! | [`UseCount::remove`] | wait-free | one compare-and-swap |
 
 use crate::sync::atomic::{AtomicUsize, Ordering::*};
@@ -47,6 +48,11 @@ impl UseCount {
     pub fn leave(&self) {
         // Release: the use happens-before the removal that finds the count at zero. Pairs with `remove`.
         self.0.fetch_sub(1, Release);
+    }
+
+    pub fn is_used(&self) -> bool {
+        // Acquire: as in `remove`.
+        self.0.load(Acquire) & !REMOVED != 0
     }
 
     pub fn remove(&self) -> Remove {

@@ -30,8 +30,11 @@
 //! of its own from before it leaves its device's table until it is torn down, so that a later call finds it in one of the two.
 //!
 //! Several calls at once do the same to the same mechanisms. Each step has one winner, and each call looks for itself what is left. An
-//! authority's destructor may rely on the context, so no call removes a context while another is destroying an authority: those who
-//! remove authorities count themselves, and whoever finds itself alone after that goes on to the contexts.
+//! authority's destructor may rely on the context, so no call removes a context before the authorities that its mechanisms used are
+//! destroyed, whoever does that. A call notes the contexts that no mechanism uses, counts itself, removes the authorities that none uses,
+//! and uncounts itself; if it was alone then, it removes the contexts it has noted. A mechanism stops using its authority before its
+//! context; so the authorities of those contexts were unused or removed when the call came to them, and who had removed one was counted
+//! or through with it. What others begin to remove afterwards belongs to other contexts.
 
 use super::{BindingRegistry, Inner, device::Device, drain::DrainReport, drain::notify, remove::remove_support, teardown::StillHeld};
 use crate::{
@@ -79,7 +82,8 @@ pub struct ShutdownReport {
     pub held: Vec<StillHeld>,
     /// Authorities that are left, since a registered mechanism uses them.
     pub authorities: Vec<AuthorityIdentity>,
-    /// Provider contexts that are left, since a registered mechanism uses them, or another shutdown is destroying an authority.
+    /// Provider contexts that are left, since a registered mechanism uses them, or did when this call last looked, or another shutdown is
+    /// destroying an authority.
     pub provider_contexts: Vec<ProviderContextIdentity>,
     /// Of how many teardowns and resources that fell to this call a destructor, a subscriber or a recorder has panicked. The panics are
     /// counted in [`suppressed_panics`](crate::suppressed_panics) as well.
@@ -275,11 +279,13 @@ impl Inner {
 
     /// Removes the authorities, then the provider contexts, that no mechanism uses.
     fn remove_unused(&self, report: &mut ShutdownReport) {
+        // Acquire, within: their authorities are unused as well, see `Registration`.
+        let (idle, used): (Vec<_>, Vec<_>) = listed(&self.contexts).into_iter().partition(|(_, context)| !context.is_used());
         // Relaxed: the fence.
         self.releasing.fetch_add(1, Relaxed);
         // Release: we are counted before we mark an authority as removed. Pairs with the fence below.
         fence(Release);
-        let (due, stays) = remove_unused(&self.authorities, true, |device, number| {
+        let (due, stays) = remove_unused(&self.authorities, listed(&self.authorities), |device, number| {
             told::authority_removed(device, AuthorityIdentity::from_number(number));
         });
         report.carry_out(due);
@@ -289,26 +295,29 @@ impl Inner {
         fence(Acquire);
         // AcqRel: the destructors of those who have uncounted themselves happen-before those of the contexts.
         let alone = self.releasing.fetch_sub(1, AcqRel) == 1;
-        let (due, stays) = remove_unused(&self.contexts, alone, |device, number| {
+        gate!(AuthoritiesRemoved);
+        let (idle, others) = if alone { (idle, Vec::new()) } else { (Vec::new(), idle) };
+        let (due, stays) = remove_unused(&self.contexts, idle, |device, number| {
             told::context_removed(device, ProviderContextIdentity::from_number(number));
         });
         report.carry_out(due);
+        let mut stays: Vec<_> = stays.into_iter().chain(used.iter().chain(&others).map(|(_, context)| context.tag())).collect();
+        stays.sort_unstable();
         report.provider_contexts = stays.into_iter().map(ProviderContextIdentity::from_number).collect();
     }
 }
 
-/// Removes what is not in use, if anything `may` be removed. Gives what is to be destroyed then, and the numbers of what stays.
-fn remove_unused(table: &Table<Support>, may: bool, told: fn(DeviceKey, u64)) -> (Vec<Destruction>, Vec<u64>) {
+/// What a table has.
+fn listed(table: &Table<Support>) -> Vec<(Place, Arc<Support>)> {
     let guard = epoch::pin();
-    let supports: Vec<_> = table.places(&guard).map(|(place, found)| (place, found.own())).collect();
-    drop(guard);
+    table.places(&guard).map(|(place, found)| (place, found.own())).collect()
+}
+
+/// Removes those that are not in use. Gives what is to be destroyed then, and the numbers of what stays.
+fn remove_unused(table: &Table<Support>, supports: Vec<(Place, Arc<Support>)>, told: fn(DeviceKey, u64)) -> (Vec<Destruction>, Vec<u64>) {
     let (mut due, mut stays) = (Vec::new(), Vec::new());
     for (place, support) in supports {
         let (device, number) = (support.device, support.tag());
-        if !may {
-            stays.push(number);
-            continue;
-        }
         match remove_support(table, place, &support, epoch::pin(), move || told(device, number)) {
             Ok(destruction) => due.push(destruction),
             Err(Remove::InUse) => stays.push(number),

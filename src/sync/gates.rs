@@ -49,6 +49,8 @@ pub enum Step {
     Reporting,
     /// Closing a queue: nobody enters any more, nothing has been taken out.
     Closing,
+    /// Shutting down: the authorities that nobody uses are destroyed, the contexts have not been removed.
+    AuthoritiesRemoved,
     /// The epoch: about to be pinned.
     Pinning,
 }

@@ -13,6 +13,7 @@
 //! | [`release`] | a release that was decided upon and not counted |
 //! | [`queue`] | a thread that is stopped in the bounded queue, and the others |
 //! | [`teardown`] | the last pin, of every kind, and what it destroys in which order |
+//! | [`shutdown`] | shutdowns at once: who destroys what |
 //! | [`watch`] | watches, and calls that are stopped before they tell |
 //! | [`exhaustion`] | no identity is left |
 
@@ -22,6 +23,7 @@ mod queue;
 mod release;
 mod removal;
 mod selection;
+mod shutdown;
 mod support;
 mod teardown;
 mod watch;

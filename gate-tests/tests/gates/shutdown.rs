@@ -1,0 +1,59 @@
+//! Shutdowns at once.
+
+use crate::support::{DEVICE, Stopped, watched};
+use liveslot_gated::{BindingRegistry, HostAllocator, internals::gates::Step::AuthoritiesRemoved};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+type Ends = Arc<Mutex<Vec<&'static str>>>;
+type First = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// A resource whose destructor does something first.
+struct Resource {
+    name: &'static str,
+    first: First,
+    ends: Ends,
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+impl Drop for Resource {
+    fn drop(&mut self) {
+        let first = self.first.lock().unwrap().take();
+        if let Some(first) = first {
+            first();
+        }
+        self.ends.lock().unwrap().push(self.name);
+    }
+}
+
+/// R50: a shutdown that found the authority in use goes on to the contexts while another one is destroying it: it leaves them alone.
+#[test]
+fn a_context_waits_for_an_authority_that_another_shutdown_destroys() {
+    watched(|| {
+        let (ends, first) = (Ends::default(), First::default());
+        let resource = |name, first: &First| Arc::new(Resource { name, first: Arc::clone(first), ends: Arc::clone(&ends) });
+        let registry = BindingRegistry::new().unwrap();
+        let context = registry.register_provider_context(DEVICE, resource("context", &Arc::default())).unwrap();
+        let authority = registry.register_authority(DEVICE, resource("authority", &first)).unwrap();
+        let mechanism = registry.register_allocator_with_device(context, authority, Arc::new(HostAllocator), DEVICE).unwrap();
+        let binding = registry.bind_registered(mechanism).unwrap();
+        let allocation = binding.allocate(8, 8).unwrap();
+
+        let other = registry.clone();
+        let shutdown = Stopped::at(AuthoritiesRemoved, move || other.shutdown(Duration::ZERO).unwrap());
+        *first.lock().unwrap() = Some(Box::new(move || assert!(!shutdown.go_on().is_complete())));
+
+        binding.release(allocation).unwrap();
+        drop(binding);
+        assert!(registry.shutdown(Duration::ZERO).unwrap().is_complete());
+        assert_eq!(*ends.lock().unwrap(), ["authority", "context"]);
+    });
+}
