@@ -2,7 +2,10 @@
 
 use crate::{
     primitives::waiters::{Share, Waiter},
-    sync::process::parking::{Thread, current, park, park_timeout},
+    sync::{
+        gate,
+        process::parking::{Thread, current, park, park_timeout},
+    },
 };
 use std::{
     task::Poll,
@@ -28,6 +31,7 @@ pub(crate) fn until<R>(timeout: Duration, mut poll: impl FnMut(&Thread) -> Poll<
         if let Poll::Ready(found) = poll(&thread) {
             return Some(found);
         }
+        gate!(Parking);
         match end.map(|end| end.saturating_duration_since(Instant::now())) {
             None => park(),
             Some(Duration::ZERO) => return None,

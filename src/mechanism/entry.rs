@@ -267,9 +267,8 @@ unsafe fn tear_down(mechanism: NonNull<Mechanism>, destruction: &mut Destruction
     destruction.destroy(context);
     // Release: the destructors happen-before what follows the wait. Pairs with `is_torn_down`.
     memory.torn_down.store(true, Release);
-    if let Some(waiters) = memory.pins.waiting().cloned() {
-        // Behind the other teardowns, which none of the wakers is to delay.
-        destruction.owe(move |_| waiters.notify());
+    if let Some(waiters) = memory.pins.waiting() {
+        destruction.owe_notice(waiters);
     }
     epoch::pin().defer(move || drop(memory));
 }

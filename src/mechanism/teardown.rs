@@ -9,7 +9,11 @@
 //! destructor is therefore left to the outermost call, which carries it out before it returns: one after the other, on a stack that
 //! does not grow.
 
-use crate::{panics::Panics, sync::thread_local};
+use crate::{
+    panics::Panics,
+    primitives::waiters::Waiters,
+    sync::{Arc, thread_local},
+};
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
@@ -41,6 +45,13 @@ impl Destruction {
     /// Notes something to be carried out. Runs nothing yet.
     pub(crate) fn owe(&mut self, due: impl FnOnce(&mut Self) + 'static) {
         self.due.push_back(Box::new(due));
+    }
+
+    /// Wakes the threads among `waiters`, and notes the others, behind what is due already: none of their wakers is to delay it.
+    pub(crate) fn owe_notice(&mut self, waiters: &Arc<Waiters>) {
+        waiters.unpark();
+        let waiters = Arc::clone(waiters);
+        self.owe(move |_| waiters.notify());
     }
 
     /// Notes something that subscribers and recorders are told at the end. Forgotten at once without the features `tracing` and `metrics`.

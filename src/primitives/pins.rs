@@ -45,6 +45,7 @@ use super::{once::WriteOnce, waiters::Waiters};
 use crate::sync::{
     Arc,
     atomic::{AtomicI64, AtomicU64, Ordering::*, fence},
+    gate,
 };
 use crossbeam_utils::CachePadded;
 use std::fmt;
@@ -213,6 +214,7 @@ impl Pins {
 
     #[cold]
     fn undo_enter(&self, home: Home, closed: bool) -> Refused {
+        gate!(Refusing);
         // Relaxed: nothing was done in between.
         let before = self.stripe(home).admission.fetch_sub(OPERATION, Relaxed);
         self.left(before - OPERATION);
@@ -266,6 +268,7 @@ impl Pins {
 
     #[cold]
     fn emptied(&self) {
+        gate!(Left);
         if let Some(waiters) = self.waiting_if_idle() {
             waiters.notify();
         }

@@ -11,7 +11,7 @@
 //! that is stopped with a place in its hands keeps that place; a waiter whose place it was takes another. A waker is cloned, which is the
 //! user's code, before anything is done.
 //!
-//! Threads that are parked are woken first: unparking runs no code of the user's. A waker that blocks for ever keeps the thread that woke
+//! Threads that are parked are woken first, on all lists that a call notifies: unparking runs no code of the user's. A waker that blocks for ever keeps the thread that woke
 //! it, and nothing else: what its notifier had not come to yet is found by the next notifier, and by every waiter that looks again.
 //!
 //! A notifier takes those alone that came before its fence, by their tickets: who comes later has looked after the change, and one that
@@ -28,7 +28,7 @@
 //! | --- | --- | --- |
 //! | [`Waiter::poll`], [`Waiter::poll_parked`] | lock-free | looks, and a clone of the waker; to sleep two or three RMWs and a fence, rarely a chunk of places |
 //! | end of [`Waiter`] | wait-free | if it sleeps two RMWs |
-//! | [`Waiters::notify`] | wait-free | a fence and a load; if anybody waits two loads per place that was ever in use at once, two RMWs per waiter |
+//! | [`Waiters::notify`], [`Waiters::unpark`] | wait-free | a fence and a load; if anybody waits two loads per place that was ever in use at once, two RMWs per waiter |
 
 use super::places::{Claimed, Place, Places, Ticket};
 use crate::{
@@ -61,12 +61,13 @@ enum Sleeper {
 }
 
 /// The lowest bit of a ticket's number says which, so that it is known before it is taken.
+const THREAD: u64 = 0;
 const TASK: u64 = 1;
 
 impl Sleeper {
     const fn kind(&self) -> u64 {
         match self {
-            Self::Thread(_) => 0,
+            Self::Thread(_) => THREAD,
             Self::Task(_) => TASK,
         }
     }
@@ -112,6 +113,15 @@ impl Waiters {
     /// [`suppressed_panics`](crate::suppressed_panics), and goes no further: the caller's own call has taken effect, and its result would
     /// be lost.
     pub fn notify(&self) {
+        self.wake(&[THREAD, TASK]);
+    }
+
+    /// As [`notify`](Self::notify), the threads that are parked alone. Runs no code of the user's: for who has that to run before.
+    pub fn unpark(&self) {
+        self.wake(&[THREAD]);
+    }
+
+    fn wake(&self, kinds: &[u64]) {
         // SeqCst: the change was made before we look who sleeps. Pairs with the fence in `Waiter::poll_as`: either we find the waiter, or
         // it finds the change.
         fence(SeqCst);
@@ -120,8 +130,7 @@ impl Waiters {
             return;
         }
         let later = self.tickets.load(Relaxed);
-        // Threads, then tasks.
-        for kind in [0, TASK] {
+        for &kind in kinds {
             for (ticket, place) in self.places.waiting() {
                 if ticket.number() >= later || ticket.number() & TASK != kind {
                     continue;

@@ -208,11 +208,12 @@ impl Mechanism {
     }
 }
 
-/// Wakes those who wait for mechanisms that have drained. With nothing held.
-pub(super) fn notify(drained: impl IntoIterator<Item = Arc<Waiters>>) {
-    for waiters in drained {
-        waiters.notify();
-    }
+/// Wakes those who wait for mechanisms that have drained, with nothing held. What `others` notifies comes before their wakers, which it is
+/// not to wait for, and after their threads, which are not to wait for it.
+pub(super) fn notify(drained: &[Arc<Waiters>], others: impl FnOnce()) {
+    drained.iter().for_each(|waiters| waiters.unpark());
+    others();
+    drained.iter().for_each(|waiters| waiters.notify());
 }
 
 impl Drain {

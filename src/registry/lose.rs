@@ -84,8 +84,7 @@ impl BindingRegistry {
         }
         device.slot.sweep();
         device.note_loss(&reason);
-        device.notify();
-        notify(drained);
+        notify(&drained, || device.notify());
         told::lost(device.key, &reason);
         Ok(())
     }
@@ -133,7 +132,7 @@ impl BindingRegistry {
         let drained: Vec<_> = mechanisms.iter().filter_map(|mechanism| mechanism.waiting_if_drained()).collect();
         drop(mechanisms);
         drop(guard);
-        notify(drained);
+        notify(&drained, || {});
         told::terminated(context.device, context.identity);
         Ok(())
     }

@@ -213,12 +213,12 @@ impl Drop for Inner {
         for mechanism in &mechanisms {
             mechanism.close(&mut destruction);
         }
-        // After the mechanisms' teardowns, which none of the wakers is to delay.
+        // Threads at once; the wakers after the mechanisms' teardowns, which none of them is to delay.
         for device in self.devices.iter() {
             device.owe_notice(&mut destruction);
         }
-        for waiters in mechanisms.iter().filter_map(|mechanism| mechanism.pins.waiting().cloned()) {
-            destruction.owe(move |_| waiters.notify());
+        for waiters in mechanisms.iter().filter_map(|mechanism| mechanism.pins.waiting()) {
+            destruction.owe_notice(waiters);
         }
         destruction.finish();
     }

@@ -31,8 +31,7 @@ impl BindingRegistry {
         let (names, lifecycle) = (found.names, found.phase());
         let drained = found.waiting_if_drained();
         drop(guard);
-        device.notify();
-        notify(drained);
+        notify(drained.as_slice(), || device.notify());
         told::retired(names, lifecycle);
         Ok(())
     }

@@ -53,6 +53,12 @@ pub enum Step {
     AuthoritiesRemoved,
     /// The epoch: about to be pinned.
     Pinning,
+    /// A refusal: the operation that was refused is still counted.
+    Refusing,
+    /// The last leaver of a closed stripe: its count is down, it has not looked at the others, nor who waits.
+    Left,
+    /// Waiting with a thread: it stands among the waiters, and parks next.
+    Parking,
 }
 
 type Armed = (Step, Box<dyn FnOnce()>);
