@@ -85,6 +85,7 @@ pub struct Script {
     pub discovery: Hook<()>,
     /// For each method of both capabilities. A number is for those that answer with one.
     pub capability: Hook<Result<u64, MemoryError>>,
+    pub trim: Hook<()>,
     pub prefix: Hook<()>,
     pub prefix_drop: Hook<()>,
     pub drop: Hook<()>,
@@ -99,8 +100,8 @@ impl Script {
     /// Whether everything that was armed has run.
     pub fn is_spent(&self) -> bool {
         let answers = locked(&self.allocate.0).is_none() && locked(&self.release.0).is_none() && locked(&self.capability.0).is_none();
-        let Self { device, discovery, prefix, prefix_drop, drop, authority_drop, context_drop, .. } = self;
-        let others = [device, discovery, prefix, prefix_drop, drop, authority_drop, context_drop];
+        let Self { device, discovery, trim, prefix, prefix_drop, drop, authority_drop, context_drop, .. } = self;
+        let others = [device, discovery, trim, prefix, prefix_drop, drop, authority_drop, context_drop];
         answers && others.into_iter().all(|hook| locked(&hook.0).is_none())
     }
 }
@@ -222,6 +223,14 @@ impl DeviceAllocator for Double {
         self.called(format_args!("device"));
         self.script.device.run();
         self.device
+    }
+
+    /// Has nothing to give back.
+    fn trim(&self, _: u64) -> u64 {
+        let _inside = Inside::new(&self.inside);
+        self.script.trim.run();
+        self.check();
+        0
     }
 
     fn commits_on_demand(&self) -> bool {
