@@ -21,7 +21,7 @@ use crate::{
     error::{BindingError, RegistryGone},
     mechanism::Mechanism,
     primitives::waiters::{Waiter, Waiters},
-    sync::{Arc, Weak, epoch},
+    sync::{Arc, Weak, epoch, gate},
     wait,
 };
 use std::{
@@ -309,11 +309,14 @@ fn remove(mechanism: &Mechanism, registry: &Weak<Inner>, token: RegisteredMechan
         if let Err(gone) = mechanism.look()? {
             return Some(Err(gone.into()));
         }
+        gate!(Drained);
         let Some(inner) = registry.upgrade() else { return Some(Err(mechanism.gone().into())) };
         match (BindingRegistry { inner }).remove(token) {
             Ok(()) => return Some(Ok(())),
             // A call on its way to a refusal was counted.
-            Err(BindingError::InactiveMechanism { .. }) => {}
+            Err(BindingError::InactiveMechanism { .. }) => {
+                gate!(RemovalRefused);
+            }
             Err(refused) => return Some(Err(RemovalError::Refused(refused))),
         }
     }

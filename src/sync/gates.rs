@@ -57,6 +57,10 @@ pub enum Step {
     Refusing,
     /// The last leaver of a closed stripe: its count is down, it has not looked at the others, nor who waits.
     Left,
+    /// Removal of what has drained: it was found so, the removal has not looked.
+    Drained,
+    /// Removal of what has drained: it was refused, and looks next whether that is over.
+    RemovalRefused,
     /// Waiting with a thread: it stands among the waiters, and parks next.
     Parking,
 }

@@ -14,9 +14,11 @@
 //! | [`queue`] | a thread that is stopped in the bounded queue, and the others |
 //! | [`teardown`] | the last pin, of every kind, and what it destroys in which order |
 //! | [`shutdown`] | shutdowns at once: who destroys what |
+//! | [`drain`] | drains, and leavers, ends of lives and refusals that are stopped before they tell |
 //! | [`watch`] | watches, and calls that are stopped before they tell |
 //! | [`exhaustion`] | no identity is left |
 
+mod drain;
 mod exhaustion;
 mod loss;
 mod queue;

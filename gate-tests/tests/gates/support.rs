@@ -3,7 +3,10 @@
 use liveslot_gated::{
     AllocationReleaseOutcome, BindingError, BindingRegistry, DeviceAllocator, DeviceKey, HostAllocator, MechanismLifecycle,
     MechanismSnapshot, MemoryError, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext,
-    internals::gates::{Step, arm, pending},
+    internals::{
+        gates::{Step, arm, pending},
+        pins::MOST_STRIPES,
+    },
 };
 use std::{
     cell::OnceCell,
@@ -151,7 +154,11 @@ pub struct Site {
 
 impl Site {
     pub fn new() -> Self {
-        let (registry, ends) = (BindingRegistry::new().unwrap(), Ends::default());
+        Self::of(BindingRegistry::new().unwrap())
+    }
+
+    fn of(registry: BindingRegistry) -> Self {
+        let ends = Ends::default();
         let [authority, context] = [End::Authority, End::Context].map(|end| Arc::new(Resource { end, ends: ends.clone() }));
         let pins = [Arc::downgrade(&authority), Arc::downgrade(&context)];
         let context = registry.register_provider_context(DEVICE, context).unwrap();
@@ -162,6 +169,13 @@ impl Site {
     /// A site whose device has selected the mechanism that it comes with.
     pub fn selecting() -> (Self, RegisteredMechanism) {
         let site = Self::new();
+        let selected = site.register();
+        (site, selected)
+    }
+
+    /// The same with as many stripes as there can be: threads that live at once use different ones.
+    pub fn selecting_striped() -> (Self, RegisteredMechanism) {
+        let site = Self::of(BindingRegistry::striped(MOST_STRIPES).unwrap());
         let selected = site.register();
         (site, selected)
     }
