@@ -4,6 +4,7 @@ mod common {
     pub mod another;
     pub mod api;
     pub mod arm;
+    pub mod capable;
     pub mod cloned;
     pub mod doubles;
     pub mod held;
@@ -19,6 +20,7 @@ use common::{
     another::another,
     api::Reach,
     arm::arm,
+    capable::Capable,
     cloned::waker_that_does,
     held::hold,
     lifecycle::bring,
@@ -362,8 +364,8 @@ fn an_end_of_a_life_tells() {
         let thread = waits(move |long| on_a_thread.wait(long));
         let _ = poll(&mut drains[1], &woken[1]);
         end(&rig);
+        assert_eq!(woken[0].times(), 1, "nobody tells");
         assert_eq!(in_time(|| thread.join().unwrap()), Ok(()));
-        assert_eq!(woken[0].times(), 1);
         assert_eq!(ready(poll(&mut drains[0], &woken[0])), Ok(()));
         let also = rig.registry.snapshot(other).unwrap().lifecycle != Active;
         assert_eq!(woken[1].times(), usize::from(also && from_active), "the other one's end is told by the same call");
@@ -390,7 +392,7 @@ fn from_one_end_to_the_next() {
         assert_eq!((drain.report().snapshot.lifecycle, woken.times()), (phase, 0));
     }
     rig.registry.confirm_context_terminated(rig.context).unwrap();
-    assert_eq!(woken.times(), 1);
+    assert_eq!(woken.times(), 1, "nobody tells");
     assert_eq!(ready(poll(&mut drain, &woken)), Ok(()));
     assert_eq!(drain.report().snapshot.lifecycle, Terminated);
     drop((drain, held));
@@ -772,11 +774,11 @@ fn the_registry_goes() {
         rig.log.take();
         drop(rig.registry);
         assert_eq!(rig.log.take(), ["B dropped"], "a drain keeps no resource");
-        assert_eq!(times(&woken), [1, 1]);
-        assert_eq!(in_time(|| waiting.join().unwrap()), Err(DrainError::RegistryGone(GONE)));
-        assert!(matches!(in_time(|| removing.join().unwrap()), Err(RemovalError::RegistryGone(GONE))));
+        assert_eq!(times(&woken), [1, 1], "nobody tells");
         assert_eq!(ready(poll(&mut drain, &woken[0])), Err(GONE));
         assert!(matches!(ready(poll(&mut removal, &woken[1])), Err(RemovalError::RegistryGone(GONE))));
+        assert_eq!(in_time(|| waiting.join().unwrap()), Err(DrainError::RegistryGone(GONE)));
+        assert!(matches!(in_time(|| removing.join().unwrap()), Err(RemovalError::RegistryGone(GONE))));
         assert_eq!(done.wait(NOW), Ok(()));
         assert!(matches!(late.wait(NOW), Err(RemovalError::RegistryGone(GONE))), "nobody removes it any more");
         assert_eq!(drain.report().snapshot.live_allocations, 1);
@@ -865,6 +867,24 @@ fn it_is_removed_within_the_poll() {
     assert_eq!(rig.log.take(), ["B dropped"]);
 }
 
+/// From a lost device it is removed once what it had has been written off.
+#[test]
+fn it_is_removed_from_a_lost_device() {
+    let rig = Rig::new();
+    let held = hold(&rig);
+    let mut removal = rig.registry.remove_when_drained(rig.mechanism).unwrap();
+    let woken = Arc::<Woken>::default();
+    bring(&rig, DeviceLost);
+    assert!(poll(&mut removal, &woken).is_pending());
+    rig.registry.confirm_context_terminated(rig.context).unwrap();
+    assert_eq!(woken.times(), 1);
+    ready(poll(&mut removal, &woken)).unwrap();
+    assert_eq!(rig.registry.snapshots().unwrap(), []);
+    rig.log.take();
+    drop(held);
+    assert_eq!(rig.log.take(), ["A dropped"]);
+}
+
 /// A destructor's panic comes out of the poll or the wait, and the mechanism is gone.
 #[test]
 fn a_removal_that_panics() {
@@ -910,7 +930,7 @@ fn one_removal_removes() {
 /// Waits for its mechanism to be torn down, and expects that it is not: from within a destructor of it.
 fn not_yet(rig: &Rig, tells: &Sender<usize>) -> Leave {
     let (mut teardown, tells) = (rig.registry.teardown(rig.mechanism).unwrap(), tells.clone());
-    Box::new(move || tells.send(teardown.wait(NOW).unwrap_err().handles).unwrap())
+    Box::new(move || tells.send(teardown.wait(NOW).expect_err("it is torn down already").handles).unwrap())
 }
 
 /// R48: a teardown has ended when the context has been destroyed, not before, also when destructors panic: told once.
@@ -945,7 +965,7 @@ fn a_teardown_ends_behind_the_context() {
         assert_eq!(result.is_err(), panics);
         assert_eq!(rig.log.take(), ["A dropped", "Q dropped", "C dropped"]);
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [0; 3]);
-        assert_eq!(woken.times(), 1);
+        assert_eq!(woken.times(), 1, "nobody tells");
         ready(poll(&mut teardown, &woken));
         assert_eq!(in_time(|| waiting.join().unwrap()), Ok(()));
         assert_eq!(teardown.wait(NOW), Ok(()));
@@ -1039,6 +1059,18 @@ fn handles_are_counted() {
         format!("{identity:?} is not torn down: 5 handles hold it; drop its bindings, and what was made with them, and remove it")
     );
 
+    let own = Capable::of(&rig);
+    let prefix = own.mapping.create_shared_prefix(8).unwrap();
+    assert_eq!(handles().handles, 9, "a binding, two capabilities and a prefix");
+    let committed = own.backing.allocate_committed(8, 8, &[]).unwrap();
+    assert_eq!(handles().handles, 10);
+    own.binding.release(committed).unwrap();
+    drop((own, prefix));
+    let request = clone.prepare_release(clone.allocate(8, 8).unwrap()).unwrap();
+    assert_eq!(handles().handles, 6);
+    request.execute();
+    assert_eq!(handles().handles, 5);
+
     drop(view);
     assert!(owner.release_now().unwrap().is_complete());
     held.binding.release(held.allocation).unwrap();
@@ -1046,7 +1078,8 @@ fn handles_are_counted() {
     rig.registry.retire(rig.mechanism).unwrap();
     assert_eq!(handles().handles, 4);
     rig.registry.remove(rig.mechanism).unwrap();
-    assert_eq!((handles().mechanism, handles().handles), (identity, 4));
+    assert_eq!(handles().handles, 4);
+    assert_eq!(handles().mechanism, identity);
     let another = clone.clone();
     assert_eq!(handles().handles, 5);
     thread::spawn(move || drop((another, elsewhere))).join().unwrap();

@@ -61,8 +61,8 @@ pub struct Teardown {
 pub struct StillHeld {
     /// The mechanism.
     pub mechanism: MechanismIdentity,
-    /// How many bindings, allocations, views and the like hold it. Zero if it is registered still, or being torn down. Exact only while
-    /// none comes or goes.
+    /// How many bindings, allocations, views and the like hold it. Zero as well while only its registration does, and while it is being
+    /// torn down. Exact only while none comes or goes.
     pub handles: usize,
     /// Its bindings, the oldest first; empty without the feature `holders`.
     pub holders: Vec<Holder>,

@@ -315,7 +315,8 @@ fn a_removal_outlasts_a_refusal() {
                 refusal.lock().unwrap().take().unwrap().end();
                 assert_eq!(woken.times(), 1);
             }
-            assert!(matches!(poll(&mut removal, &woken), Poll::Ready(Ok(()))));
+            let polled = poll(&mut removal, &woken);
+            assert!(matches!(polled, Poll::Ready(Ok(()))), "{polled:?}");
             assert_eq!(site.registry.snapshots().unwrap(), []);
             all_steps_were_reached();
         }
@@ -345,7 +346,12 @@ fn tears_down(site: &Site, m: RegisteredMechanism) -> Box<dyn FnOnce() -> bool +
 }
 
 /// With a selected mechanism and another one.
-const BEHIND: [(&str, fn(Site, [RegisteredMechanism; 2]) -> Waiting); 8] = [
+const BEHIND: [(&str, fn(Site, [RegisteredMechanism; 2]) -> Waiting); 9] = [
+    ("a drain, when the last has left", |site, [m, _]| {
+        let held = Held::new(&site, m);
+        site.retire(m);
+        (drained(drain(&site, m)), drains(drain(&site, m), true), Box::new(move || held.leave()))
+    }),
     ("a drain, of the same mechanism", |site, [m, _]| {
         (drained(drain(&site, m)), drains(drain(&site, m), true), Box::new(move || site.retire(m)))
     }),
