@@ -350,7 +350,12 @@ const BEHIND: [(&str, fn(Site, [RegisteredMechanism; 2]) -> Waiting); 9] = [
     ("a drain, when the last has left", |site, [m, _]| {
         let held = Held::new(&site, m);
         site.retire(m);
-        (drained(drain(&site, m)), drains(drain(&site, m), true), Box::new(move || held.leave()))
+        let (sleeps, waits) = (drained(drain(&site, m)), drains(drain(&site, m), true));
+        let leave = move || {
+            held.leave();
+            drop(site);
+        };
+        (sleeps, waits, Box::new(leave))
     }),
     ("a drain, of the same mechanism", |site, [m, _]| {
         (drained(drain(&site, m)), drains(drain(&site, m), true), Box::new(move || site.retire(m)))
