@@ -225,8 +225,10 @@ thread_local! {
     static AT_EXIT: RefCell<Option<Leaves>> = const { RefCell::new(None) };
 }
 
+type Way = fn(Leave);
+
 /// On which thread it leaves, and in what state that is.
-const WAYS: [(&str, fn(Leave)); 4] = [
+const WAYS: [(&str, Way); 4] = [
     ("here", |leave| leave()),
     ("on another thread", |leave| thread::spawn(leave).join().unwrap()),
     ("while it unwinds", |leave| {
@@ -255,7 +257,7 @@ fn the_last_of_each_kind() {
                 let woken = [(); 3].map(|()| Arc::<Woken>::default());
                 let mut drains = [(); 3].map(|()| drain(&rig));
                 let [mut on_a_thread, mut on_another] = [(); 2].map(|()| drain(&rig));
-                assert_eq!(poll(&mut drains[0], &woken[0]).is_ready(), false, "{case}: Active");
+                assert!(poll(&mut drains[0], &woken[0]).is_pending(), "{case}: Active");
                 let early = waits(move |long| on_another.wait(long));
                 bring(&rig, phase);
                 assert_eq!(times(&woken), [0; 3], "{case}");
@@ -359,7 +361,7 @@ fn an_end_of_a_life_tells() {
         if !from_active {
             rig.registry.invalidate_device(DEVICE, "lost").unwrap();
         }
-        assert_eq!(poll(&mut drains[0], &woken[0]).is_ready(), false);
+        assert!(poll(&mut drains[0], &woken[0]).is_pending(), "it is Active");
         let mut on_a_thread = drain(&rig);
         let thread = waits(move |long| on_a_thread.wait(long));
         let _ = poll(&mut drains[1], &woken[1]);

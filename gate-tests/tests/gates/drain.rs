@@ -101,8 +101,10 @@ fn operating(site: &Site, m: RegisteredMechanism) -> impl FnOnce() {
     }
 }
 
+type End = fn(Site, RegisteredMechanism);
+
 /// How a life ends, and where it stops between the word and the stripes.
-const ENDS: [(Step, fn(Site, RegisteredMechanism)); 2] = [(Retired, |site, m| site.retire(m)), (Lost, |site, _| site.lose())];
+const ENDS: [(Step, End); 2] = [(Retired, |site, m| site.retire(m)), (Lost, |site, _| site.lose())];
 
 /// The last one leaves while the end of the life is stopped between the word and the stripes: it can't know. The end tells when it goes on.
 #[test]
@@ -346,7 +348,9 @@ fn tears_down(site: &Site, m: RegisteredMechanism) -> Box<dyn FnOnce() -> bool +
 }
 
 /// With a selected mechanism and another one.
-const BEHIND: [(&str, fn(Site, [RegisteredMechanism; 2]) -> Waiting); 9] = [
+type Behind = fn(Site, [RegisteredMechanism; 2]) -> Waiting;
+
+const BEHIND: [(&str, Behind); 9] = [
     ("a drain, when the last has left", |site, [m, _]| {
         let held = Held::new(&site, m);
         site.retire(m);
