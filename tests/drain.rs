@@ -642,6 +642,23 @@ fn a_waker_that_panics_while_unwinding() {
     rig.finish();
 }
 
+/// A waker that can't be cloned costs its own poll: the drain is as it was, and is woken through the waker before.
+#[test]
+fn a_waker_that_cannot_be_cloned() {
+    let rig = Rig::new();
+    let held = hold(&rig);
+    let mut drain = rig.registry.retire_and_drain(rig.mechanism).unwrap();
+    let woken = Arc::<Woken>::default();
+    assert!(poll(&mut drain, &woken).is_pending());
+    let waker = waker_that_does(|| panic!("a waker's own"));
+    catch_unwind(AssertUnwindSafe(|| pin!(&mut drain).poll(&mut Context::from_waker(&waker)))).unwrap_err();
+    held.binding.release(held.allocation).unwrap();
+    assert_eq!(woken.times(), 1);
+    assert_eq!(ready(poll(&mut drain, &woken)), Ok(()));
+    drop((drain, held.binding, held.view));
+    rig.finish();
+}
+
 /// C136: a waker may call whatever it likes, end what is being woken, and retire, drain and remove others.
 #[test]
 fn a_waker_that_calls_everything() {
@@ -678,7 +695,7 @@ fn a_waker_that_calls_everything() {
     rig.finish();
 }
 
-/// C137: a waker that does not return delays nobody: others work, wait, end lives and remove; what it kept from being woken sees the drain
+/// A waker that does not return delays nobody: others work, wait, end lives and remove; what it kept from being woken sees the drain
 /// when it looks, and is woken by whoever notifies next.
 #[test]
 fn a_waker_that_blocks() {

@@ -90,6 +90,20 @@ fn a_mechanism() {
     rig.finish();
 }
 
+/// What keeps a mechanism from having drained.
+#[test]
+fn a_drain() {
+    let rig = Rig::new();
+    let binding = rig.registry.bind(DEVICE).unwrap();
+    let allocation = binding.allocate(8, 8).unwrap();
+    let report = rig.registry.retire_and_drain(rig.mechanism).unwrap().report();
+    assert_eq!(to_value(&report).unwrap(), json!({ "snapshot": to_value(&report.snapshot).unwrap() }));
+    assert_eq!(to_value(&report).unwrap()["snapshot"]["live_allocations"], 1);
+    binding.release(allocation).unwrap();
+    drop(binding);
+    rig.finish();
+}
+
 /// A budget and what a wrapper has of it.
 #[test]
 fn a_budget() {

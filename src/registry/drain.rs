@@ -42,7 +42,8 @@ use thiserror::Error;
 /// up](BindingRegistry::abandon_quarantined) or written off, and so is what a lost device had when it was lost.
 ///
 /// As a future it belongs to no runtime, may be dropped at any point, and may be polled again after it was ready. Any number may wait. It
-/// keeps neither the registry nor any resource, and of the mechanism its memory.
+/// keeps neither the registry nor any resource, and of the mechanism its memory. Its waker is called within the call of whoever was the last
+/// to go, which has taken effect by then: a release, say, or a retirement.
 ///
 /// ```
 /// use liveslot::{BindingRegistry, DeviceKey, DrainError, HostAllocator};

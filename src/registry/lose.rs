@@ -20,8 +20,8 @@ use crate::{
 
 impl BindingRegistry {
     /// Declares a device lost: every mechanism registered on it that is not Terminated becomes DeviceLost, and nothing
-    /// reaches its allocator any more. Runs no code of the user's but the conversion of `reason`, before any effect; frees
-    /// and settles nothing.
+    /// reaches its allocator any more. Runs no code of the user's but the conversion of `reason`, before any effect, and the wakers of those
+    /// who wait, after it; frees and settles nothing.
     ///
     /// An operation that was counted before ends as it ends, and its result is taken as it is. That includes an allocator's
     /// `release` that had been decided upon and not entered yet. The reason of a mechanism's first loss stays. Mechanisms

@@ -392,7 +392,7 @@ const BEHIND: [(&str, Behind); 9] = [
     }),
 ];
 
-/// C137: a waker blocks; threads that wait are woken all the same, whatever they wait for: they come first.
+/// A waker blocks; threads that wait are woken all the same, whatever they wait for: they come first.
 #[test]
 fn threads_come_before_wakers() {
     for (what, waiting) in BEHIND {
