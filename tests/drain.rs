@@ -5,7 +5,6 @@ mod common {
     pub mod api;
     pub mod arm;
     pub mod capable;
-    pub mod cloned;
     pub mod doubles;
     pub mod held;
     pub mod lifecycle;
@@ -21,14 +20,13 @@ use common::{
     api::Reach,
     arm::arm,
     capable::Capable,
-    cloned::waker_that_does,
     held::hold,
     lifecycle::bring,
     park::{Gate, gate},
     refused::{Expected, refused},
     rig::{DEVICE, Rig},
     watchdog::in_time,
-    woken::{Woken, poll, ready},
+    woken::{Woken, poll, ready, waker_that_does},
 };
 use liveslot::{
     MechanismLifecycle::{Active, DeviceLost, Retired, Terminated},

@@ -56,14 +56,12 @@ pub fn waker_that_does(action: impl FnOnce() + Send + 'static) -> Waker {
         |data| {
             let data = data.cast::<Action>();
             // SAFETY: the waker that is cloned has a share of the action.
-            let action = unsafe {
-                Arc::increment_strong_count(data);
-                &*data
-            };
-            let armed = action.lock().unwrap().take();
+            let armed = unsafe { &*data }.lock().unwrap().take();
             if let Some(action) = armed {
                 action();
             }
+            // SAFETY: as above. Behind the action, which may panic.
+            unsafe { Arc::increment_strong_count(data) };
             RawWaker::new(data.cast(), &TABLE)
         },
         // SAFETY: the waker's share ends with it.
