@@ -620,7 +620,8 @@ fn a_waker_that_panics() {
     assert_eq!(polled(&mut drains, &woken), [false; 3]);
     let before = suppressed_panics();
     held.binding.release(held.allocation).unwrap();
-    assert_eq!(suppressed_panics(), before + 2);
+    // Other tests of this process count theirs.
+    assert!(suppressed_panics() >= before + 2);
     assert_eq!(times(&woken), [1; 3]);
     assert_eq!(drains.each_mut().map(|drain| drain.wait(NOW)), [Ok(()), Ok(()), Ok(())]);
     drop((drains, held.binding, held.view));
