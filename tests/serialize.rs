@@ -97,7 +97,7 @@ fn a_drain() {
     let binding = rig.registry.bind(DEVICE).unwrap();
     let allocation = binding.allocate(8, 8).unwrap();
     let report = rig.registry.retire_and_drain(rig.mechanism).unwrap().report();
-    let [snapshot, holders] = [to_value(&report.snapshot), to_value(&report.holders)].map(Result::unwrap);
+    let [snapshot, holders] = [to_value(report.snapshot), to_value(&report.holders)].map(Result::unwrap);
     assert_eq!(to_value(&report).unwrap(), json!({ "snapshot": snapshot, "holders": holders }));
     assert_eq!(to_value(&report).unwrap()["snapshot"]["live_allocations"], 1);
     binding.release(allocation).unwrap();
