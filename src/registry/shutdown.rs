@@ -251,10 +251,9 @@ impl Inner {
         // What was met in both, once. The sort is stable: that one keeps its home, which it does not need any more.
         endings.sort_by_key(|ending| ending.mechanism.sequence);
         endings.dedup_by_key(|ending| ending.mechanism.sequence);
-        for device in self.devices.iter() {
-            device.notify();
-        }
-        notify(drained);
+        // Threads first, on every list.
+        self.devices.iter().for_each(Device::unpark);
+        notify(&drained, || self.devices.iter().for_each(Device::notify));
         report.carry_out([told]);
         endings
     }

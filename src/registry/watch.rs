@@ -173,6 +173,13 @@ impl Device {
         }
     }
 
+    /// As [`notify`](Self::notify), the threads that are parked alone.
+    pub(super) fn unpark(&self) {
+        if let Some(watched) = self.watched.get() {
+            watched.waiters.unpark();
+        }
+    }
+
     /// As [`notify`](Self::notify): threads at once, the others among what a call has to destroy, also if a destructor panics.
     pub(super) fn owe_notice(&self, destruction: &mut Destruction) {
         if let Some(watched) = self.watched.get().cloned() {

@@ -350,7 +350,7 @@ fn tears_down(site: &Site, m: RegisteredMechanism) -> Box<dyn FnOnce() -> bool +
 /// With a selected mechanism and another one.
 type Behind = fn(Site, [RegisteredMechanism; 2]) -> Waiting;
 
-const BEHIND: [(&str, Behind); 9] = [
+const BEHIND: [(&str, Behind); 10] = [
     ("a drain, when the last has left", |site, [m, _]| {
         let held = Held::new(&site, m);
         site.retire(m);
@@ -386,6 +386,9 @@ const BEHIND: [(&str, Behind); 9] = [
         (drained(drain(&site, m)), drains(drain(&site, n), false), Box::new(move || drop(site)))
     }),
     ("a teardown, at the registry's end", |site, [m, n]| (drained(drain(&site, m)), tears_down(&site, n), Box::new(move || drop(site)))),
+    ("a shutdown, of another mechanism", |site, [_, n]| {
+        (changed(&site), drains(drain(&site, n), true), Box::new(move || _ = site.registry.shutdown(NOW).unwrap()))
+    }),
     ("a teardown, behind a watch", |site, [m, _]| {
         site.retire(m);
         (changed(&site), tears_down(&site, m), Box::new(move || site.registry.remove(m).unwrap()))
