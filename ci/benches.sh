@@ -5,3 +5,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cargo bench --package liveslot --bench '*' --no-run --profile release
+
+# Against the last commit: the comparison of two of them compiles still.
+ci/bench-compare.sh --check

@@ -7,3 +7,5 @@ cargo fmt --all --check
 # Outside the workspace, hence not in --all.
 cargo fmt --check --manifest-path ci/loom-epoch/Cargo.toml
 cargo fmt --check --manifest-path ci/drop-in/Cargo.toml
+# No package of its own until it is built.
+rustfmt --check --edition 2024 ci/bench-compare/main.rs
