@@ -4,7 +4,7 @@
 //! out. So each model names its roles, and [`race`] tries all placements. A bound is not only cheaper than none: with it loom
 //! backtracks conservatively and finds reversals that it misses unbounded. Every schedule of one bound is one of the next:
 //! preemptions are all that a bound refuses, and what loom tries first in a new state does not depend on it. `LIVESLOT_LOOM_BOUND`
-//! sets another.
+//! sets another; at a lower one, some outcomes that the tests demand are not reached.
 
 use liveslot_loom::internals;
 use loom::{model::Builder, thread};
