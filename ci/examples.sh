@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-example() { cargo run --quiet --release --example "$@"; }
+example() { cargo run --quiet --release --package liveslot --example "$@"; }
 
 # Prints what it reads, and fails unless some line of it matches $1.
 with() { awk -v pattern="$1" '{ print } $0 ~ pattern { found = 1 } END { if (!found) { print "examples: no line with " pattern; exit 1 } }'; }
