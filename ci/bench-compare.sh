@@ -16,6 +16,10 @@ check=false
 case "${1-}" in
 --check)
     check=true
+    git rev-parse --verify --quiet HEAD >/dev/null || {
+        echo "bench-compare: SKIPPED, no commit here"
+        exit 0
+    }
     set -- HEAD
     ;;
 '' | -*)
