@@ -8,6 +8,7 @@
 //! The copies live in `planted/` below the target folder, each with a target folder of its own, and are kept for the next run.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     env, fs, io,
     path::{Path, PathBuf},
@@ -29,7 +30,7 @@ mod verdict;
 
 use cargo::{Executable, Plot};
 use edit::Planted;
-use plant::{Case, Plant, Run};
+use plant::{Build, Case, Plant, Run};
 use process::Ended;
 
 const USAGE: &str = "usage: planted [--all | --only SUBSTRING] [--tested] [--list] [--jobs N] [--root DIR]";
@@ -95,8 +96,8 @@ fn try_all(options: &Options) -> Result<usize, String> {
     }
     let failed = |error: io::Error| format!("cannot work in the copies: {error}");
     let field = Field::prepare(options, &plants).map_err(failed)?;
+    field.build_dependencies(&plants).map_err(failed)?;
     let healthy = field.try_unplanted(&plants, options.tested).map_err(failed)?;
-    field.share_builds().map_err(failed)?;
     let missed = field.try_planted(&plants, &healthy).map_err(failed)?;
     println!("planted: {} caught, {missed} missed", plants.len() - missed);
     Ok(missed)
@@ -158,20 +159,38 @@ impl Field {
         Ok(Field { plots, logs })
     }
 
-    /// Builds and runs every distinct test and example once with nothing planted. Where the tests have passed already, it runs the
+    /// Builds in the first plot one executable of each package, with what they depend on, and gives that to the new plots.
+    fn build_dependencies(&self, plants: &[Plant]) -> io::Result<()> {
+        let builds: BTreeMap<_, _> =
+            plants.iter().map(|plant| &plant.run.build).map(|build| ((&build.package, build.release), build)).collect();
+        for build in builds.values() {
+            // Whether it compiles is asked, and told, where it is tried.
+            self.plots[0].build(build, &self.logs.join("dependencies.log"))?;
+        }
+        self.share_builds()
+    }
+
+    /// Builds and runs every distinct test and example once with nothing planted. Where the tests have passed already, it tries the
     /// examples alone: a test that is absent shows when it is to fail.
     fn try_unplanted<'a>(&self, plants: &'a [Plant], tested: bool) -> io::Result<Healthy<'a>> {
-        let limits: BTreeMap<&Run, Duration> = plants.iter().map(|plant| (&plant.run, plant.timeout)).collect();
-        let mut executables = BTreeMap::new();
-        for build in limits.keys().map(|run| &run.build).collect::<BTreeSet<_>>() {
-            executables.insert(build, self.plots[0].build(build, &self.logs.join("unplanted-build.log"))?);
-        }
-        let runs: Vec<(&Run, Duration)> = limits.into_iter().collect();
-        let healthy = Mutex::new(Healthy::new());
-        self.on_all(runs.len(), |_, n| {
-            let (run, limit) = runs[n];
+        let passed = |run: &Run| tested && matches!(run.case, Case::Test(_));
+        let healthy =
+            Mutex::new(plants.iter().map(|plant| &plant.run).filter(|run| passed(run)).map(|run| (run, Ok(()))).collect::<Healthy<'_>>());
+        let limits: BTreeMap<&Run, Duration> =
+            plants.iter().map(|plant| (&plant.run, plant.timeout)).filter(|(run, _)| !passed(run)).collect();
+
+        let builds: Vec<&Build> = limits.keys().map(|run| &run.build).collect::<BTreeSet<_>>().into_iter().collect();
+        let executables = Mutex::new(BTreeMap::new());
+        self.on_all(builds.chunks(1), |place, build| {
+            let executable = place.build(build, &self.logs.join(format!("unplanted-{}-build.log", build.package)))?;
+            executables.lock().expect("no holder panics").insert(*build, executable);
+            Ok(())
+        })?;
+        let executables = executables.into_inner().expect("no holder panics");
+
+        let runs: Vec<(usize, (&Run, Duration))> = limits.into_iter().enumerate().collect();
+        self.on_all(runs.chunks(1), |_, &(n, (run, limit))| {
             let verdict = match &executables[&run.build] {
-                Some(_) if tested && matches!(run.case, Case::Test(_)) => Ok(()),
                 Some(executable) => {
                     let ended = start(executable, &run.case, limit, &self.logs.join(format!("unplanted-{n}.log")))?;
                     verdict::passes(run, &ended)
@@ -196,8 +215,7 @@ impl Field {
     /// Tries every plant, prints a line for each, and returns how many were missed.
     fn try_planted(&self, plants: &[Plant], healthy: &Healthy<'_>) -> io::Result<usize> {
         let missed = AtomicUsize::new(0);
-        self.on_all(plants.len(), |place, n| {
-            let plant = &plants[n];
+        self.on_all(plants.chunk_by(|a, b| a.run.build == b.run.build), |place, plant| {
             let start = Instant::now();
             let verdict = match &healthy[&plant.run] {
                 Ok(()) => self.try_plant(place, plant)?,
@@ -230,25 +248,55 @@ impl Field {
         Ok(verdict.map_err(|reason| format!("{reason}  [{}]", log.display())))
     }
 
-    /// Calls `job` for 0 to `count` − 1, in order, on one thread per plot.
-    fn on_all(&self, count: usize, job: impl Fn(&Plot, usize) -> io::Result<()> + Sync) -> io::Result<()> {
-        let next = AtomicUsize::new(0);
+    /// Calls `job` for all items, on one thread per plot.
+    fn on_all<'a, T: Sync + 'a>(
+        &self,
+        groups: impl Iterator<Item = &'a [T]>,
+        job: impl Fn(&Plot, &'a T) -> io::Result<()> + Sync,
+    ) -> io::Result<()> {
+        let queue = Queue::new(groups);
         thread::scope(|scope| {
             let worker = |place| {
-                let (next, job) = (&next, &job);
+                let (queue, job) = (&queue, &job);
                 scope.spawn(move || {
-                    loop {
-                        let n = next.fetch_add(1, Relaxed);
-                        if n >= count {
-                            return Ok(());
-                        }
-                        job(place, n)?;
+                    let mut group = None;
+                    while let Some(item) = queue.next(&mut group) {
+                        job(place, item)?;
                     }
+                    Ok(())
                 })
             };
             let workers: Vec<_> = self.plots.iter().map(worker).collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
         })
+    }
+}
+
+/// Hands out items in groups, such as plants that share an executable. Its first build in a plot is a whole one: so a worker stays with a
+/// group while something is left of it, then begins the longest, and when all are begun helps where most is left.
+struct Queue<'a, T>(Mutex<Vec<Group<'a, T>>>);
+
+struct Group<'a, T> {
+    left: &'a [T],
+    begun: bool,
+}
+
+impl<'a, T> Queue<'a, T> {
+    fn new(groups: impl Iterator<Item = &'a [T]>) -> Self {
+        Queue(Mutex::new(groups.map(|left| Group { left, begun: false }).collect()))
+    }
+
+    /// The next item for a worker, which keeps `current`, its group, from call to call. `None`: nothing is left.
+    fn next(&self, current: &mut Option<usize>) -> Option<&'a T> {
+        let mut groups = self.0.lock().expect("no holder panics");
+        let goes_on = current.filter(|&at| !groups[at].left.is_empty());
+        let at = goes_on.or_else(|| {
+            let left = (0..groups.len()).filter(|&at| !groups[at].left.is_empty());
+            left.max_by_key(|&at| (!groups[at].begun, groups[at].left.len(), Reverse(at)))
+        })?;
+        *current = Some(at);
+        groups[at].begun = true;
+        groups[at].left.split_off_first()
     }
 }
 
@@ -260,4 +308,22 @@ fn start(executable: &Executable, case: &Case, limit: Duration, log: &Path) -> i
         Case::Example(arguments) => arguments.iter().map(String::as_str).collect(),
     };
     process::run(&executable.path, &arguments, &executable.folder, limit, log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_stays_with_its_group_then_begins_the_longest_then_helps() {
+        let queue = Queue::new([&[10, 11, 12, 13, 14][..], &[20][..], &[30, 31][..]].into_iter());
+        let (mut a, mut b) = (None, None);
+        assert_eq!(queue.next(&mut a), Some(&10));
+        assert_eq!(queue.next(&mut b), Some(&30), "the longest that nobody has begun");
+        assert_eq!(queue.next(&mut b), Some(&31));
+        assert_eq!(queue.next(&mut a), Some(&11));
+        assert_eq!(queue.next(&mut b), Some(&20), "not begun, and hence before a longer one that is");
+        assert_eq!(queue.next(&mut b), Some(&12), "helps");
+        assert_eq!([queue.next(&mut a), queue.next(&mut b), queue.next(&mut a)], [Some(&13), Some(&14), None]);
+    }
 }
