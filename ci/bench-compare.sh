@@ -58,6 +58,10 @@ version = "0.1.0"
 edition = "2024"
 publish = false
 
+# Into how many units a crate is cut, and where, is luck as well, and decides what is inlined into what.
+[profile.release]
+codegen-units = 1
+
 [[bin]]
 name = "bench-compare"
 path = "$root/ci/bench-compare/main.rs"

@@ -5,19 +5,19 @@
 //! **Admission word**: two flags above three counts.
 //!
 //! ```text
-//!  63       62     61 .. 48      47 .. 22     21 .. 0
-//! LOST   RETIRED   operations      live      queued total
+//!   63       62   61 .. 36     35 .. 14       13 .. 0
+//! RETIRED   LOST    live     queued total   operations
 //! ```
 //!
 //! An operation is admitted or refused by one addition whose returned flags decide; closing is one `fetch_or` per stripe.
 //! Both change the same word, so one of them comes first: no fence, no handshake. An operation ends on the stripe on which it
 //! began; what it recorded is counted there, at its *home*, until it is settled. So each recorded thing is in exactly one
 //! count of one word at every instant, and its moves (operation → live → queued) are one read-modify-write each.
-//! LOST refuses what RETIRED refuses, and queueing as well. Flags are never cleared. After LOST nothing is admitted, so the
+//! LOST refuses what RETIRED refuses, and queueing as well; it comes with RETIRED, so that the sign tells a closed stripe. Flags are never cleared. After LOST nothing is admitted, so the
 //! end of a life needs no flag.
 //!
 //! **Idle**: the sum over all stripes is zero. A *leaver* lowers the sum: the end of an operation, a settlement, and the undo of an
-//! operation that was refused. Its read-modify-write gives back the flags; if its stripe is closed and now empty, it fences,
+//! operation that was refused. Its read-modify-write tells whether its stripe is closed; if that is empty as well, it fences,
 //! sums, and wakes the [waiters](Pins::waiters) if the sum is zero. Who waits puts down what wakes it, fences, and sums. Of two last
 //! leavers on two stripes and one who goes to sleep, the one whose fence comes last sees what the others have done. Whoever closes is
 //! one more of them: what left before a stripe was closed is in its sum, so it wakes [whom it may have to](Pins::waiting_if_idle). Stripes that are not closed
@@ -44,17 +44,25 @@
 use super::{once::WriteOnce, waiters::Waiters};
 use crate::sync::{
     Arc,
-    atomic::{AtomicI64, AtomicU64, Ordering::*, fence},
+    atomic::{
+        AtomicI64, AtomicU64,
+        Ordering::{self, *},
+        fence,
+    },
     gate,
 };
 use crossbeam_utils::CachePadded;
-use std::fmt;
+use std::{fmt, mem::ManuallyDrop};
 
-const LOST: u64 = 1 << 63;
-const RETIRED: u64 = 1 << 62;
-const OPERATION: u64 = 1 << 48;
-const LIVE: u64 = 1 << 22;
-const QUEUED: u64 = 1;
+const RETIRED: u64 = 1 << 63;
+const LOST: u64 = 1 << 62;
+const LIVE: u64 = 1 << 36;
+// What is taken away to leave fits an instruction's immediate operand: with that, one locked subtraction tells whether its stripe is closed.
+const QUEUED: u64 = 1 << 14;
+const OPERATION: u64 = 1;
+
+/// What is live or queued.
+const RECORDED: u64 = (LOST - 1) & !(QUEUED - 1);
 
 const OPERATION_LIMIT: u64 = 1 << 13;
 const LIVE_LIMIT: u64 = 1 << 25;
@@ -80,9 +88,9 @@ pub struct Totals {
 impl Totals {
     const fn of(word: u64) -> Self {
         Self {
-            operations: (word & (RETIRED - 1)) as usize >> 48,
-            live: (word & (OPERATION - 1)) as usize >> 22,
-            queued: (word & (LIVE - 1)) as usize,
+            operations: (word & (QUEUED - 1)) as usize,
+            live: (word & (LOST - 1)) as usize >> 36,
+            queued: (word & (LIVE - 1)) as usize >> 14,
         }
     }
 }
@@ -100,7 +108,7 @@ impl Close {
     const fn flag(self) -> u64 {
         match self {
             Self::Retired => RETIRED,
-            Self::Lost => LOST,
+            Self::Lost => LOST | RETIRED,
         }
     }
 }
@@ -188,8 +196,8 @@ impl Pins {
         // Acquire: who is refused sees the lifecycle word that was written before the flag. Pairs with the Release half in
         // `close_admission`. Which of the two came first is decided by the word itself.
         let before = self.stripe(home).admission.fetch_add(OPERATION, Acquire);
-        if before & (LOST | RETIRED) != 0 || is_full(before) {
-            return Err(self.undo_enter(home, before & (LOST | RETIRED) != 0));
+        if before & RETIRED != 0 || is_full(before) {
+            return Err(self.undo_enter(home, before & RETIRED != 0));
         }
         Ok(Operation { pins: self, home })
     }
@@ -202,8 +210,7 @@ impl Pins {
             // Relaxed: flags, records and operations meet on this one word, and nothing else is read on account of what it says. What the
             // operation does is published by its end.
             let entered = stripe.admission.fetch_update(Relaxed, Relaxed, |word| {
-                let recorded = word & (OPERATION - 1) != 0;
-                (recorded && word & LOST == 0 && !is_full(word)).then_some(word + OPERATION)
+                (word & RECORDED != 0 && word & LOST == 0 && !is_full(word)).then_some(word + OPERATION)
             });
             if entered.is_ok() {
                 return Ok(Operation { pins: self, home: Home(index) });
@@ -216,8 +223,7 @@ impl Pins {
     fn undo_enter(&self, home: Home, closed: bool) -> Refused {
         gate!(Refusing);
         // Relaxed: nothing was done in between.
-        let before = self.stripe(home).admission.fetch_sub(OPERATION, Relaxed);
-        self.left(before - OPERATION);
+        self.leave(home, OPERATION, Relaxed);
         if closed { Refused::Closed } else { Refused::Full }
     }
 
@@ -254,21 +260,27 @@ impl Pins {
     #[inline]
     pub fn settle(&self, home: Home) {
         // Release: the release of the thing happens-before whatever finds the total at zero. Pairs with `totals`.
-        let before = self.stripe(home).admission.fetch_sub(QUEUED, Release);
-        self.left(before - QUEUED);
+        self.leave(home, QUEUED, Release);
     }
 
-    /// After a step that has lowered the sum, with the stripe's word as it left it. The caller keeps `self`, and holds nothing else.
+    /// Takes away what is counted at `home`. The caller keeps `self`, and holds nothing else.
     #[inline(always)]
-    fn left(&self, word: u64) {
-        if word & (LOST | RETIRED) != 0 && Totals::of(word) == Totals::default() {
-            self.emptied();
+    fn leave(&self, home: Home, counted: u64, order: Ordering) {
+        let before = self.stripe(home).admission.fetch_sub(counted, order);
+        // An open stripe's word is not below what is counted in it, and a closed one's is below zero: the subtraction's own flags tell.
+        if (before as i64) < counted as i64 {
+            self.left(home);
         }
     }
 
+    /// A closed stripe was left. Whoever leaves it last finds it empty.
     #[cold]
-    fn emptied(&self) {
+    fn left(&self, home: Home) {
         gate!(Left);
+        // Relaxed: this word alone is asked, in which our own step came before.
+        if Totals::of(self.stripe(home).admission.load(Relaxed)) != Totals::default() {
+            return;
+        }
         if let Some(waiters) = self.waiting_if_idle() {
             waiters.notify();
         }
@@ -305,7 +317,7 @@ impl Pins {
         let flag = close.flag();
         for stripe in &self.stripes {
             // Acquire: pairs with the Release in `Operation`'s end: an idle stripe's operations happen-before us.
-            if stripe.admission.load(Acquire) & flag == 0 {
+            if stripe.admission.load(Acquire) & flag != flag {
                 // AcqRel: Release publishes the lifecycle word to who is refused; Acquire as above.
                 stripe.admission.fetch_or(flag, AcqRel);
             }
@@ -455,10 +467,8 @@ impl Operation<'_> {
     /// Ends the operation with what stood in the queued total at its home: both are gone in one step.
     pub fn settle(self) {
         // Release: as in `Pins::settle`.
-        let before = self.pins.stripe(self.home).admission.fetch_sub(OPERATION + QUEUED, Release);
-        let pins = self.pins;
-        std::mem::forget(self);
-        pins.left(before - OPERATION - QUEUED);
+        let Self { pins, home } = *ManuallyDrop::new(self);
+        pins.leave(home, OPERATION + QUEUED, Release);
     }
 }
 
@@ -466,8 +476,7 @@ impl Drop for Operation<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release: the operation happens-before whatever finds the stripe idle. Pairs with `totals`.
-        let before = self.pins.stripe(self.home).admission.fetch_sub(OPERATION, Release);
-        self.pins.left(before - OPERATION);
+        self.pins.leave(self.home, OPERATION, Release);
     }
 }
 
@@ -501,7 +510,7 @@ mod tests {
     /// The fields neither overlap nor reach the flags at their limits.
     #[test]
     fn fields_are_apart() {
-        let word = LOST | RETIRED | (OPERATION * 0x3fff) | (LIVE * 0x3ff_ffff) | 0x3f_ffff;
+        let word = LOST | RETIRED | (LIVE * 0x3ff_ffff) | (QUEUED * 0x3f_ffff) | (OPERATION * 0x3fff);
         assert_eq!(word, u64::MAX);
         assert_eq!(Totals::of(word), Totals { operations: 0x3fff, live: 0x3ff_ffff, queued: 0x3f_ffff });
         assert_eq!(Totals::of(LOST | RETIRED), Totals::default());

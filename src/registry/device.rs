@@ -1,10 +1,6 @@
 //! One device: its selection slot and its mechanisms; and the handle that has it resolved.
 
-use super::{
-    BindingRegistry, Inner, RegisteredMechanism,
-    select::{SelectIfError, refusal},
-    watch::Watched,
-};
+use super::{BindingRegistry, Inner, RegisteredMechanism, select::SelectIfError, watch::Watched};
 use crate::{
     contract::{DeviceKey, MechanismIdentity},
     error::BindingError,
@@ -33,10 +29,10 @@ impl Device {
         Self { key, slot: SelectionSlot::new(), mechanisms: Table::new(), watched: WriteOnce::new() }
     }
 
-    /// A binding to whatever is selected, on a device of `registry`.
+    /// A binding to whatever is selected, or what there is instead.
     #[inline]
     #[cfg_attr(feature = "holders", track_caller)]
-    pub(super) fn bind(&self, registry: &Inner) -> Result<MemoryBinding, BindingError> {
+    pub(super) fn bind(&self, unselected: impl FnOnce() -> BindingError) -> Result<MemoryBinding, BindingError> {
         let hold = self.slot.read(|mechanism| {
             gate!(Found);
             // Refused only once the mechanism was removed, that is, died since it was found: look again.
@@ -44,7 +40,7 @@ impl Device {
         });
         match hold {
             Some(hold) => MemoryBinding::issue(hold),
-            None => Err(registry.refused(BindingError::NoSelectedMechanism(self.key))),
+            None => Err(unselected()),
         }
     }
 
@@ -135,7 +131,7 @@ impl DeviceHandle {
     /// Lock-free: each retry is paid for by a selection.
     #[cfg_attr(feature = "holders", track_caller)]
     pub fn bind(&self) -> Result<MemoryBinding, BindingError> {
-        self.device().bind(&self.registry)
+        self.device().bind(|| self.registry.unselected(self.key()))
     }
 
     /// What is selected.
@@ -213,7 +209,7 @@ impl DeviceHandle {
         let outcome = home.slot.replace_if(expected_version, candidate);
         home.notify();
         let version = outcome.map_err(|refused| match refused {
-            NotReplaced::Died(dead) => self.registry.refused(refusal(&dead)).into(),
+            NotReplaced::Died(dead) => self.registry.died(&dead).into(),
             NotReplaced::Conflict { current, .. } => {
                 SelectIfError::Conflict { device, version: current.version, selected: current.candidate.map(identity) }
             }

@@ -61,7 +61,7 @@ impl BindingRegistry {
         let names = candidate.names;
         let outcome = device.slot.select(candidate);
         device.notify();
-        outcome.map_err(|dead| self.inner.refused(refusal(&dead)))?;
+        outcome.map_err(|dead| self.inner.died(&dead))?;
         told::selected(names);
         Ok(())
     }
@@ -110,8 +110,8 @@ impl BindingRegistry {
     #[cfg_attr(feature = "holders", track_caller)]
     pub fn bind(&self, device: DeviceKey) -> Result<MemoryBinding, BindingError> {
         match self.inner.devices.get(device) {
-            Some(device) => device.bind(&self.inner),
-            None => Err(self.inner.refused(BindingError::NoSelectedMechanism(device))),
+            Some(found) => found.bind(|| self.inner.unselected(device)),
+            None => Err(self.inner.unselected(device)),
         }
     }
 
@@ -141,6 +141,19 @@ impl BindingRegistry {
 
 impl Inner {
     /// What `mechanism` names, to be selected, and its device.
+    /// The error for a candidate that was dead, or died before it was decided upon.
+    #[cold]
+    pub(super) fn died(&self, dead: &Mechanism) -> BindingError {
+        self.refused(refusal(dead))
+    }
+
+    /// The error for a device that has no selection.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn unselected(&self, device: DeviceKey) -> BindingError {
+        self.refused(BindingError::NoSelectedMechanism(device))
+    }
+
     pub(super) fn candidate(&self, mechanism: RegisteredMechanism) -> Result<(&Device, Arc<Mechanism>), BindingError> {
         let guard = epoch::pin();
         let (device, found) = self.mechanism(mechanism, &guard)?;
@@ -149,7 +162,7 @@ impl Inner {
 }
 
 /// Why a dead candidate is not selected.
-pub(super) fn refusal(dead: &Mechanism) -> BindingError {
+fn refusal(dead: &Mechanism) -> BindingError {
     let (mechanism, life): (_, Life) = (dead.names.mechanism, dead.life());
     if life.is_removed() {
         BindingError::UnregisteredMechanism(mechanism)
