@@ -35,7 +35,8 @@
 //!
 //! [`BindingRegistry`] is the control plane, [`DeviceHandle`] and [`MemoryBinding`] are the hot path, [`DeviceAllocator`] is what to
 //! implement. [`OwningAllocation`] owns, and an [`OwnedView`] keeps it from being released; [`release::BoundedQueue`] holds releases that
-//! wait; [`SelectionWatch`] tells of changes and losses as they come; [`Budget`] limits bytes; `VirtualMemory` (feature
+//! wait; [`SelectionWatch`] tells of changes and losses as they come, [`Drain`] and [`Teardown`] of a mechanism's end, and
+//! [`BindingRegistry::shutdown`] brings all of them to theirs; [`Budget`] limits bytes; `VirtualMemory` (feature
 //! `virtual-memory`) is address space with pages that come and go.
 //! [`SelectionSlot`] is the selection protocol by itself, for any backend that is hot-swapped.
 //!

@@ -324,6 +324,10 @@ impl Load {
         let mut control = join(self.control, deadline)??;
         control.finish(deadline)?;
         self.workers.into_iter().try_for_each(|worker| join(worker, deadline))?;
+        let shutdown = control.registry.shutdown(deadline.saturating_duration_since(Instant::now()))?;
+        if !shutdown.is_complete() {
+            return Err(shutdown.to_string().into());
+        }
         control.account()
     }
 }

@@ -267,6 +267,7 @@ async fn play(requests: usize) -> Result<Report, Failure> {
     report.expect("the first's blocks allocated, released, given back at its end", first.books.sums(), sums([before + ROOM, before, ROOM]));
     report.expect("the replacement's", second.books.sums(), sums([after, after, 0]));
     report.expect("mechanisms left", registry.snapshots()?.len(), 0);
+    report.expect("shut down", registry.shutdown(Duration::ZERO)?.is_complete(), true);
     Ok(report)
 }
 
