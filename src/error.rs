@@ -74,11 +74,11 @@ pub enum MemoryError {
     },
 }
 
-/// The registry that a watch watches is gone: nothing changes any more.
+/// The registry of what is waited for is gone: nothing changes any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the registry of {device} is gone; keep a clone of it, or a handle of the device, as long as it is watched")]
+#[error("the registry of {device} is gone; keep a clone of it, or a handle of the device, as long as something is waited for")]
 pub struct RegistryGone {
-    /// The device that was watched.
+    /// The device that was watched, or the mechanism's.
     pub device: DeviceKey,
 }
 
@@ -170,8 +170,8 @@ pub enum BindingError {
     },
     /// A release was carried out, and did not give everything back.
     #[error(
-        "the release of {identity:?} retained {retained_bytes} bytes: {state}, {reason}; they are kept until the \
-         termination of the provider context is confirmed"
+        "the release of {identity:?} retained {retained_bytes} bytes: {state}, {reason}; they stay in quarantine until they are \
+         retried, abandoned, or written off with the provider context"
     )]
     ReleaseQuarantined {
         /// The allocation.
@@ -185,8 +185,8 @@ pub enum BindingError {
     },
     /// The mechanism cannot be removed while it keeps allocations in quarantine.
     #[error(
-        "{mechanism:?} keeps quarantined allocations: {quarantined}; declare its device lost and confirm that its \
-         provider context has terminated"
+        "{mechanism:?} keeps quarantined allocations: {quarantined}; retry or abandon them, or, if its device is lost, confirm \
+         that its provider context has terminated"
     )]
     QuarantinedOwnership {
         /// The mechanism.
@@ -195,7 +195,7 @@ pub enum BindingError {
         quarantined: usize,
     },
     /// A view would reach past its allocation.
-    #[error("the range {offset}..{end} does not lie in an allocation of {allocation_bytes} bytes")]
+    #[error("the range {offset}..{end} does not lie in an allocation of {allocation_bytes} bytes; view a part of it")]
     ViewOutOfBounds {
         /// Where the view would start, in bytes from the start of the allocation.
         offset: usize,

@@ -440,8 +440,7 @@ fn the_report() {
     let identity = rig.mechanism.identity();
     assert_eq!(drain.mechanism(), identity);
     let text = format!(
-        "{identity:?} of {DEVICE} is Retired with 1 operations in progress, 2 allocations live, 1 releases queued and 1 allocations of \
-         64 bytes in quarantine"
+        "{identity:?} of {DEVICE} is Retired, release what it owns: operations in progress 1, live 2, queued 1, quarantined 1 of 64 bytes"
     );
     let holders: String = report.holders.iter().map(|holder| format!("; {holder}")).collect();
     assert_eq!(report.to_string(), format!("{text}{holders}"));
@@ -457,7 +456,7 @@ fn the_report() {
     }
     assert_eq!(rig.registry.abandon_quarantined(rig.mechanism, |_| true).unwrap().bytes(), 64);
     assert_eq!(drain.wait(NOW), Ok(()));
-    assert!(drain.report().to_string().contains("with 0 operations in progress, 0 allocations live, 0 releases queued and 0 allocations"));
+    assert!(drain.report().to_string().contains("operations in progress 0, live 0, queued 0, quarantined 0 of"));
     drop((drain, two.binding, two.view));
     rig.finish();
 }
@@ -1075,7 +1074,7 @@ fn handles_are_counted() {
     let identity = rig.mechanism.identity();
     assert_eq!(
         text,
-        format!("{identity:?} is not torn down: 5 handles hold it; drop its bindings, and what was made with them, and remove it")
+        format!("{identity:?} is not torn down, handles that hold it: 5; drop its bindings, and what was made with them, and remove it")
     );
 
     let own = Capable::of(&rig);

@@ -84,7 +84,7 @@ fn abandon_all(rig: &Rig) -> AbandonedQuarantine {
     rig.registry.abandon_quarantined(rig.mechanism, |_| true).unwrap()
 }
 
-/// G23, R42: what was retained without a call of the allocator is released on request, and then its mechanism can be removed.
+/// R42: what was retained without a call of the allocator is released on request, and then its mechanism can be removed.
 #[test]
 fn what_was_never_asked_for_is_released() {
     for phase in [Active, Retired] {

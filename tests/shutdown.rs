@@ -69,7 +69,7 @@ fn an_idle_registry_goes_at_once() {
     let rig = Rig::new();
     let report = shutdown(&rig, NOW);
     assert!(report.is_complete());
-    assert_eq!(report.to_string(), "1 mechanisms removed by this shutdown; nothing is left");
+    assert_eq!(report.to_string(), "mechanisms removed by this shutdown: 1; nothing is left");
     assert_eq!(rig.log.take(), IN_ORDER);
     assert_eq!(rig.registry.snapshots().unwrap(), []);
     // Again, and again.
@@ -162,8 +162,8 @@ fn what_is_left_can_be_finished() {
     assert_eq!((left.snapshot.queued_releases, left.snapshot.quarantined_allocations), (1, 1));
     assert_eq!((&report.authorities[..], &report.provider_contexts[..]), (&[rig.authority.identity()][..], &[rig.context.identity()][..]));
     let text = report.to_string();
-    let first = "0 mechanisms removed by this shutdown; left are 1 mechanisms that have not drained, 0 that are held, 1 authorities and 1 \
-                 provider contexts";
+    let first = "mechanisms removed by this shutdown: 0; left: mechanisms that have not drained 1, that are held 0, authorities 1, provider \
+                 contexts 1";
     assert_eq!(text, format!("{first}\n{left}"));
 
     rig.log.take();
@@ -376,7 +376,7 @@ fn destructors_that_panic_are_counted() {
     assert!(report.is_complete());
     // One teardown, and one resource.
     assert_eq!((report.removed, report.panicked), (2, 2));
-    assert_eq!(report.to_string(), "2 mechanisms removed by this shutdown; nothing is left; destructors panicked: 2");
+    assert_eq!(report.to_string(), "mechanisms removed by this shutdown: 2; nothing is left; destructors panicked: 2");
     assert_eq!(suppressed_panics() - before, 2);
     assert_eq!(rig.log.take(), ["A dropped", "B dropped", "Q dropped", "C dropped"]);
 }

@@ -9,19 +9,19 @@
 //! RETIRED   LOST    live     queued total   operations
 //! ```
 //!
-//! An operation is admitted or refused by one addition whose returned flags decide; closing is one `fetch_or` per stripe.
-//! Both change the same word, so one of them comes first: no fence, no handshake. An operation ends on the stripe on which it
-//! began; what it recorded is counted there, at its *home*, until it is settled. So each recorded thing is in exactly one
-//! count of one word at every instant, and its moves (operation → live → queued) are one read-modify-write each.
-//! LOST refuses what RETIRED refuses, and queueing as well; it comes with RETIRED, so that the sign tells a closed stripe. Flags are never cleared. After LOST nothing is admitted, so the
-//! end of a life needs no flag.
+//! An operation is admitted or refused by one addition whose returned flags decide; closing is one `fetch_or` per stripe. Both change the
+//! same word, so one of them comes first: no fence, no handshake. An operation ends on the stripe on which it began; what it recorded is
+//! counted there, at its *home*, until it is settled. So each recorded thing is in exactly one count of one word at every instant, and its
+//! moves (operation → live → queued) are one read-modify-write each. LOST refuses what RETIRED refuses, and queueing as well; it comes with
+//! RETIRED, so that the sign tells a closed stripe. Flags are never cleared. After LOST nothing is admitted, so the end of a life needs no
+//! flag.
 //!
 //! **Idle**: the sum over all stripes is zero. A *leaver* lowers the sum: the end of an operation, a settlement, and the undo of an
-//! operation that was refused. Its read-modify-write tells whether its stripe is closed; if that is empty as well, it fences,
-//! sums, and wakes the [waiters](Pins::waiters) if the sum is zero. Who waits puts down what wakes it, fences, and sums. Of two last
-//! leavers on two stripes and one who goes to sleep, the one whose fence comes last sees what the others have done. Whoever closes is
-//! one more of them: what left before a stripe was closed is in its sum, so it wakes [whom it may have to](Pins::waiting_if_idle). Stripes that are not closed
-//! pay nothing, but for a branch. Moves (operation → live → queued) leave the sum as it is, so retaining something wakes nobody.
+//! operation that was refused. Its read-modify-write tells whether its stripe is closed; if that is empty as well, it fences, sums, and
+//! wakes the [waiters](Pins::waiters) if the sum is zero. Who waits puts down what wakes it, fences, and sums. Of two last leavers on two
+//! stripes and one who goes to sleep, the one whose fence comes last sees what the others have done. Whoever closes is one more of them:
+//! what left before a stripe was closed is in its sum, so it wakes [whom it may have to](Pins::waiting_if_idle). Stripes that are not
+//! closed pay nothing, but for a branch. Moves (operation → live → queued) leave the sum as it is, so retaining something wakes nobody.
 //!
 //! **Handle word**: CLOSED in the lowest bit, a signed count above. A handle may be let go on any stripe, so one stripe may fall
 //! below zero, and borrows into no flag. Closing sets each stripe's CLOSED and moves the counts to one central word, which holds a
@@ -57,7 +57,8 @@ use std::{fmt, mem::ManuallyDrop};
 const RETIRED: u64 = 1 << 63;
 const LOST: u64 = 1 << 62;
 const LIVE: u64 = 1 << 36;
-// What is taken away to leave fits an instruction's immediate operand: with that, one locked subtraction tells whether its stripe is closed.
+// What is taken away to leave fits an instruction's immediate operand: with that, one locked subtraction tells whether its stripe is
+// closed.
 const QUEUED: u64 = 1 << 14;
 const OPERATION: u64 = 1;
 
@@ -386,7 +387,8 @@ impl Pins {
         if before & CLOSED == 0 { Left::Held } else { release_closed(&pins.central) }
     }
 
-    /// How many handles there are, for observers: stripe by stripe, so exact only while none comes or goes. Zero while they are being closed.
+    /// How many handles there are, for observers: stripe by stripe, so exact only while none comes or goes. Zero while they are being
+    /// closed.
     pub fn handles(&self) -> usize {
         let counts = self.stripes.iter().map(|stripe| {
             // Relaxed: a sum that orders nothing.

@@ -11,8 +11,9 @@
 //! that is stopped with a place in its hands keeps that place; a waiter whose place it was takes another. A waker is cloned, which is the
 //! user's code, before anything is done.
 //!
-//! Threads that are parked are woken first, on all lists that a call notifies: unparking runs no code of the user's. A waker that blocks for ever keeps the thread that woke
-//! it, and nothing else: what its notifier had not come to yet is found by the next notifier, and by every waiter that looks again.
+//! Threads that are parked are woken first, on all lists that a call notifies: unparking runs no code of the user's. A waker that blocks
+//! for ever keeps the thread that woke it, and nothing else: what its notifier had not come to yet is found by the next notifier, and by
+//! every waiter that looks again.
 //!
 //! A notifier takes those alone that came before its fence, by their tickets: who comes later has looked after the change, and one that
 //! comes back while its waker runs cannot keep the notifier walking.

@@ -189,7 +189,8 @@ impl DeviceHandle {
     ///
     /// In this order: [`SelectIfError::Binding`] with [`BindingError::ForeignRegistry`] or [`BindingError::UnregisteredMechanism`];
     /// [`SelectIfError::DeviceMismatch`] for a mechanism of another device; [`SelectIfError::Binding`] with
-    /// [`BindingError::InactiveMechanism`] if it is not Active; [`SelectIfError::Conflict`] if the selection is at another version. A
+    /// [`BindingError::InactiveMechanism`] if it is not Active, or [`BindingError::ShutDown`] instead once the registry is
+    /// [shut down](BindingRegistry::shutdown); [`SelectIfError::Conflict`] if the selection is at another version. A
     /// mechanism that dies before it was decided upon is refused as by [`BindingRegistry::select`]: the selection before it is back
     /// if it is alive, and nobody was given `mechanism`.
     ///

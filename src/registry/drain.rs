@@ -1,10 +1,11 @@
 //! Draining: who waits until a mechanism that is going out of use owns nothing and does nothing.
 //!
 //! A mechanism has *drained* when it is not Active and none of its stripes counts an operation, a live, a queued or a quarantined
-//! allocation; or when it is Terminated, since then what it owned has been written off. Either is for ever. [`Pins`](crate::primitives::pins)
-//! has the protocol by which the last leaver, on whichever stripe and thread, finds those who wait. Whoever ends a life is the last one if
-//! nothing was counted any more: retiring, losing and confirming wake as well, once the flags are on every stripe. So a drain fires exactly
-//! when the last one has gone; while a thread is stopped between ending a life and waking, it fires at the next look.
+//! allocation; or when it is Terminated, since then what it owned has been written off. Either is for ever.
+//! [`Pins`](crate::primitives::pins) has the protocol by which the last leaver, on whichever stripe and thread, finds those who wait.
+//! Whoever ends a life is the last one if nothing was counted any more: retiring, losing and confirming wake as well, once the flags are on
+//! every stripe. So a drain fires exactly when the last one has gone; while a thread is stopped between ending a life and waking, it fires
+//! at the next look.
 //!
 //! The end of the registry is a change too: of a mechanism that was not removed, nobody could end the life any more. Each mechanism's
 //! handles are closed then, which is what a drain looks at. Removal closes them as well, and sets its mark before.
@@ -20,7 +21,10 @@ use crate::{
     contract::{Holder, MechanismIdentity, MechanismSnapshot},
     error::{BindingError, RegistryGone},
     mechanism::Mechanism,
-    primitives::waiters::{Waiter, Waiters},
+    primitives::{
+        MechanismLifecycle,
+        waiters::{Waiter, Waiters},
+    },
     sync::{Arc, Weak, epoch, gate},
     wait,
 };
@@ -37,13 +41,13 @@ use thiserror::Error;
 ///
 /// Made by [`BindingRegistry::drain`] and [`BindingRegistry::retire_and_drain`]. It fires once the last of these has gone, from whichever
 /// thread, also when that thread unwinds or exits. Handles don't count: a binding of a drained mechanism can do nothing with it, and
-/// [`Teardown`](crate::Teardown) waits for them. What does not go by itself is in the [report](Self::report): a leaked allocation is live for
-/// ever, quarantined ownership stays until it is [retried](BindingRegistry::retry_quarantined), [given
+/// [`Teardown`](crate::Teardown) waits for them. What does not go by itself is in the [report](Self::report): a leaked allocation is live
+/// for ever, quarantined ownership stays until it is [retried](BindingRegistry::retry_quarantined), [given
 /// up](BindingRegistry::abandon_quarantined) or written off, and so is what a lost device had when it was lost.
 ///
 /// As a future it belongs to no runtime, may be dropped at any point, and may be polled again after it was ready. Any number may wait. It
-/// keeps neither the registry nor any resource, and of the mechanism its memory. Its waker is called within the call of whoever was the last
-/// to go, which has taken effect by then: a release, say, or a retirement.
+/// keeps neither the registry nor any resource, and of the mechanism its memory. Its waker is called within the call of whoever was the
+/// last to go, which has taken effect by then: a release, say, or a retirement.
 ///
 /// ```
 /// use liveslot::{BindingRegistry, DeviceKey, DrainError, HostAllocator};
@@ -236,8 +240,10 @@ impl Drain {
 
     /// Waits on the calling thread, for so long at most. Zero looks once; what is too long for the clock is no limit.
     ///
-    /// The thread parks, and may be left with an unpark token, as after `std::thread::park`. Waiting within a callback for something that
-    /// this very call keeps takes the whole time.
+    /// The thread parks, and may be left with an unpark token, as after `std::thread::park`. Where its locals have gone, in
+    /// destructors of POSIX thread keys, the standard library aborts the process on parking: there zero is the only timeout that may be
+    /// given. [`shutdown`](BindingRegistry::shutdown) waits there as well. Waiting within a callback for something
+    /// that this very call keeps takes the whole time.
     ///
     /// # Errors
     ///
@@ -329,10 +335,16 @@ impl fmt::Display for DrainReport {
         let MechanismSnapshot { identity, device, lifecycle, live_allocations, queued_releases, .. } = &self.snapshot;
         let MechanismSnapshot { active_operations, quarantined_allocations, quarantined_bytes, .. } = &self.snapshot;
         let operations = active_operations - queued_releases;
+        let way_out = match lifecycle {
+            MechanismLifecycle::Active => "retire it",
+            MechanismLifecycle::Retired => "release what it owns",
+            MechanismLifecycle::DeviceLost => "confirm the end of its provider context",
+            MechanismLifecycle::Terminated => "remove it",
+        };
         write!(
             formatter,
-            "{identity:?} of {device} is {lifecycle:?} with {operations} operations in progress, {live_allocations} allocations live, \
-             {queued_releases} releases queued and {quarantined_allocations} allocations of {quarantined_bytes} bytes in quarantine",
+            "{identity:?} of {device} is {lifecycle:?}, {way_out}: operations in progress {operations}, live {live_allocations}, queued \
+             {queued_releases}, quarantined {quarantined_allocations} of {quarantined_bytes} bytes",
         )?;
         self.holders.iter().try_for_each(|holder| write!(formatter, "; {holder}"))
     }

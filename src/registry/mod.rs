@@ -1,4 +1,4 @@
-//! The control plane: register, select, retire, lose, remove.
+//! The control plane: register, select, retire, lose, remove, shut down; and who waits for that.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -75,7 +75,7 @@ use std::fmt;
 /// Clones are the same registry. It keeps what is registered alive until it is removed and nothing needs it any more; the last
 /// clone's drop lets go of everything, and bindings go on working without it. A [`DeviceHandle`] counts as a clone.
 ///
-/// No call waits for another thread, and none holds anything while it runs an allocator's or a resource's code.
+/// No call but [`shutdown`](Self::shutdown) waits for another thread, and none holds anything while it runs an allocator's or a resource's code.
 ///
 /// | operation | progress | cost |
 /// | --- | --- | --- |

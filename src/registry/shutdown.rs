@@ -20,11 +20,11 @@
 //! Selecting and binding don't look at the word. They find every candidate dead and every slot empty, and only then look, to say why. So a
 //! binding that succeeds costs nothing more; one that was counted before its mechanism was retired stands, as with any retirement.
 //!
-//! Whatever has been retired drains by itself. The shutdown looks at all mechanisms in turn, removes what has drained, and looks again after
-//! a while: nobody waits for one mechanism before another. It stands in no list of waiters, and does not park: it sleeps for an eighth of
-//! the time that it has waited, 10 ms at most. To park, a thread needs a handle of its own, which the standard library makes no more once a
-//! thread's locals have gone (with rustc 1.95, in a destructor of a POSIX thread key, `park_timeout` aborts the process); and
-//! a shutdown is what such places are there for.
+//! Whatever has been retired drains by itself. The shutdown looks at all mechanisms in turn, removes what has drained, and looks again
+//! after a while: nobody waits for one mechanism before another. It stands in no list of waiters, and does not park: it sleeps for an
+//! eighth of the time that it has waited, 10 ms at most. To park, a thread needs a handle of its own, which the standard library makes no
+//! more once a thread's locals have gone (with rustc 1.95, in a destructor of a POSIX thread key, `park_timeout` aborts the process); and a
+//! shutdown is what such places are there for.
 //!
 //! Removal closes the handles, and the last of them tears down, on whichever thread. What is removed on a closed registry stands in a list
 //! of its own from before it leaves its device's table until it is torn down, so that a later call finds it in one of the two.
@@ -119,13 +119,14 @@ struct Patience {
 }
 
 impl BindingRegistry {
-    /// Ends the registry's work: refuses what is new, retires every mechanism, removes each as soon as it has [drained](crate::Drain), waits
-    /// until all are [torn down](crate::Teardown), and removes the authorities and then the provider contexts that no mechanism uses any
-    /// more. Waits for so long at most; zero looks once, and what is too long for the clock is no limit.
+    /// Ends the registry's work: refuses what is new, retires every mechanism, removes each as soon as it has [drained](crate::Drain),
+    /// waits until all are [torn down](crate::Teardown), and removes the authorities and then the provider contexts that no mechanism uses
+    /// any more. Waits for so long at most; zero looks once, and what is too long for the clock is no limit.
     ///
-    /// From the first call on, for ever, registrations, selections and bindings are refused with [`BindingError::ShutDown`]. Everything else
-    /// goes on, so that what is left can be finished: releases, [retries](Self::retry_quarantined), [confirmations](
-    /// Self::confirm_context_terminated), removals, snapshots, watches. A mechanism that is stuck delays the removal of no other.
+    /// From the first call on, for ever, registrations, selections and bindings are refused with [`BindingError::ShutDown`]. Everything
+    /// else goes on (a token of what has been removed is unregistered, as ever), so that what is left can be finished: releases,
+    /// [retries](Self::retry_quarantined), [confirmations]( Self::confirm_context_terminated), removals, snapshots. A watch sees what is
+    /// selected no more, and then waits until the registry is gone. A mechanism that is stuck delays the removal of no other.
     ///
     /// It may be called again, also while another call waits, and goes on with what is left. A mechanism that was removed before the first
     /// call is its handles' own concern. What a lost device owns is written off once the end of its provider context is confirmed, which is
@@ -358,14 +359,14 @@ impl Patience {
 impl fmt::Display for ShutdownReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { removed, left, held, authorities, provider_contexts, panicked } = self;
-        write!(formatter, "{removed} mechanisms removed by this shutdown; ")?;
+        write!(formatter, "mechanisms removed by this shutdown: {removed}; ")?;
         if self.is_complete() {
             write!(formatter, "nothing is left")?;
         } else {
             let (authorities, contexts) = (authorities.len(), provider_contexts.len());
             write!(
                 formatter,
-                "left are {} mechanisms that have not drained, {} that are held, {authorities} authorities and {contexts} provider contexts",
+                "left: mechanisms that have not drained {}, that are held {}, authorities {authorities}, provider contexts {contexts}",
                 left.len(),
                 held.len(),
             )?;

@@ -56,7 +56,7 @@ pub struct Teardown {
 /// The time was over before a mechanism was torn down.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[error("{mechanism:?} is not torn down: {handles} handles hold it; drop its bindings, and what was made with them, and remove it")]
+#[error("{mechanism:?} is not torn down, handles that hold it: {handles}; drop its bindings, and what was made with them, and remove it")]
 #[non_exhaustive]
 pub struct StillHeld {
     /// The mechanism.
@@ -96,7 +96,10 @@ impl Teardown {
 
     /// Waits on the calling thread, for so long at most. Zero looks once; what is too long for the clock is no limit.
     ///
-    /// The thread parks, and may be left with an unpark token, as after `std::thread::park`.
+    /// The thread parks, and may be left with an unpark token, as after `std::thread::park`. Where its locals have gone, in
+    /// destructors of POSIX thread keys, the standard library aborts the process on parking: there zero is the only timeout that may be
+    /// given. [`shutdown`](BindingRegistry::shutdown) waits there as well. Within a destructor teardowns are left to the
+    /// outermost call of the thread: waiting for one there takes the whole time.
     ///
     /// # Errors
     ///

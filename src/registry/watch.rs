@@ -336,7 +336,9 @@ impl SelectionWatch {
     /// As [`changed`](Self::changed), on the calling thread, for so long at most: `None` then. Zero looks once; what is too long for the
     /// clock is no limit.
     ///
-    /// The thread parks, and may be left with an unpark token, as after `std::thread::park`.
+    /// The thread parks, and may be left with an unpark token, as after `std::thread::park`. Where its locals have gone, in
+    /// destructors of POSIX thread keys, the standard library aborts the process on parking: there zero is the only timeout that may be
+    /// given. [`shutdown`](crate::BindingRegistry::shutdown) waits there as well.
     ///
     /// # Errors
     ///
