@@ -10,7 +10,7 @@
 //! | allocators and their capabilities | [`Called`], which is what a hold gives out to call |
 //! | closures, conversions, queues, wakers' clones, gauges' recorders | [`run`] |
 //! | destructors, calls of wakers, subscribers, counters' recorders | [`Panics::catch`](crate::panics::Panics::catch) and [`suppressing`](crate::panics::suppressing) |
-//! | destructors of wakers and of queues' markers | [`Theirs`] |
+//! | destructors of wakers, of queues' markers, and of what closures keep | [`Theirs`] |
 //!
 //! What a [`SelectionSlot`](crate::SelectionSlot) of the user's own runs is not counted: no registry waits for it.
 
@@ -19,7 +19,7 @@ use std::{
     cell::Cell,
     marker::PhantomData,
     mem::{ManuallyDrop, needs_drop},
-    ops::Deref,
+    ops::{Deref, DerefMut},
 };
 
 thread_local! {
@@ -106,6 +106,12 @@ impl<T> Deref for Theirs<T> {
 
     fn deref(&self) -> &T {
         &self.0
+    }
+}
+
+impl<T> DerefMut for Theirs<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
     }
 }
 

@@ -280,6 +280,55 @@ fn several_shutdowns_at_once() {
     complete(&rig, 0);
 }
 
+/// R48: a shutdown leaves the contexts alone while somebody else is destroying an authority that he has removed.
+#[test]
+fn a_context_waits_for_an_authority_that_somebody_removes() {
+    let rig = Rig::new();
+    rig.registry.retire(rig.mechanism).unwrap();
+    rig.registry.remove(rig.mechanism).unwrap();
+    rig.log.take();
+    let (registry, log) = (rig.registry.clone(), rig.log.clone());
+    let context = rig.context.identity();
+    arm(&rig.script.authority_drop, move || {
+        let report = thread::spawn(move || registry.shutdown(NOW)).join().unwrap().unwrap();
+        // Q's destructor has not ended.
+        assert_eq!(log.take(), <[&str; 0]>::default());
+        assert_eq!(report.provider_contexts, [context]);
+    });
+    rig.registry.remove_authority(rig.authority).unwrap();
+    assert!(rig.script.is_spent());
+    assert_eq!(rig.log.take(), ["Q dropped"]);
+    complete(&rig, 0);
+    assert_eq!(rig.log.take(), ["C dropped"]);
+}
+
+/// Nothing is complete while a registration that came too late is being destroyed elsewhere, with its share of authority and context.
+#[test]
+fn a_registration_that_is_taken_back_is_waited_for() {
+    let (rig, script) = (Rig::new(), Arc::<Script>::default());
+    let (stop, parked) = gate();
+    arm(&script.drop, move || stop.park());
+    let allocator = Double::new("B", ["Q", "C"], DEVICE, &rig.log, &script);
+    let (registry, context, authority) = (rig.registry.clone(), rig.context, rig.authority);
+    let (begun, late) = channel();
+    // The shutdown has its list, and is destroying what it has removed.
+    arm(&rig.script.drop, move || {
+        let late = thread::spawn(move || registry.register_allocator_with_device(context, authority, allocator, DEVICE));
+        parked.reached();
+        begun.send((late, parked)).unwrap();
+    });
+    let report = shutdown(&rig, NOW);
+    let (late, parked) = late.recv().unwrap();
+    assert_eq!(rig.log.take(), ["A dropped"]);
+    assert!(!report.is_complete(), "{report}");
+    assert_eq!((report.removed, report.held.len()), (1, 1));
+    assert_eq!(shutdown(&rig, NOW).held, report.held);
+    parked.open();
+    refused(late.join().unwrap(), BindingError::ShutDown);
+    assert_eq!(rig.log.take(), ["B dropped", "Q dropped", "C dropped"]);
+    complete(&rig, 0);
+}
+
 /// C039: a shutdown waits for an allocator that is in the middle of a call, of somebody who owns nothing yet.
 #[test]
 fn an_allocator_in_the_middle_of_a_call_is_waited_for() {
@@ -401,7 +450,7 @@ fn poll<F: Future + Unpin>(future: &mut F, woken: &Arc<Woken>) -> Poll<F::Output
 type Callback = fn(&Rig, Action);
 type Action = Arc<dyn Fn() + Send + Sync>;
 
-const CALLBACKS: [(&str, Callback); 8] = [
+const CALLBACKS: [(&str, Callback); 12] = [
     ("trim", |rig, action| {
         let allocator = Arc::new(Trimmed(action));
         rig.registry.register_allocator_with_device(rig.context, rig.authority, allocator, DEVICE).unwrap();
@@ -425,6 +474,37 @@ const CALLBACKS: [(&str, Callback); 8] = [
             true
         };
         assert_eq!(queue.drain_ready(1, ready).released, 1);
+    }),
+    ("what the closure of abandon_quarantined keeps", |rig, action| {
+        let kept = OnDrop(action);
+        let none = move |_: &QuarantinedAllocation| {
+            let _ = &kept;
+            false
+        };
+        assert_eq!(rig.registry.abandon_quarantined(rig.mechanism, none).unwrap().allocations.len(), 0);
+    }),
+    ("what the closure of a refused abandon_quarantined keeps", |rig, action| {
+        let kept = OnDrop(action);
+        let none = move |_: &QuarantinedAllocation| {
+            let _ = &kept;
+            false
+        };
+        assert!(BindingRegistry::new().unwrap().abandon_quarantined(rig.mechanism, none).is_err());
+    }),
+    ("what the closure of a queue keeps", |_, action| {
+        let kept = OnDrop(action);
+        let none = move |_: &PreparedAllocationRelease, (): &()| {
+            let _ = &kept;
+            false
+        };
+        assert_eq!(BoundedQueue::new(1).drain_ready(1, none), Default::default());
+    }),
+    ("what the closure of a refused look keeps", |rig, action| {
+        let Held { binding, allocation, view } = hold(rig);
+        let kept = OnDrop(action);
+        let other = rig.registry.bind(DEVICE).unwrap();
+        assert!(other.with_view(&view, move |_| drop(kept)).is_err());
+        binding.release(allocation).unwrap();
     }),
     ("the destructor of a marker", |rig, action| {
         let queue = BoundedQueue::with_markers(1);

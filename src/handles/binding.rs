@@ -14,7 +14,7 @@ use super::{
     view::{BoundMemoryView, ValidatedMemoryView},
 };
 use crate::{
-    callback,
+    callback::{self, Theirs},
     contract::{AllocationGeneration, BindingIdentity, Holder, MechanismSnapshot, QuarantinedAllocation},
     error::BindingError,
     mechanism::{Hold, Holding, Mechanism},
@@ -260,12 +260,14 @@ impl MemoryBinding {
     /// Wait-free, the closure excepted.
     #[inline]
     pub fn with_view<R>(&self, view: &BoundMemoryView, operation: impl FnOnce(ValidatedMemoryView) -> R) -> Result<R, BindingError> {
+        // Outlives the operation, if that is refused.
+        let operation = Theirs::new(operation);
         let _counted = self.mechanism().enter("looking at a view")?;
         self.own(view.binding())?;
         if !view.record.get().is_live() {
             return Err(BindingError::StaleAllocation(view.allocation_identity()));
         }
-        Ok(callback::run(|| operation(view.part)))
+        Ok(callback::run(|| operation.into_inner()(view.part)))
     }
 }
 

@@ -109,8 +109,8 @@ struct Inner {
     closed: AtomicBool,
     /// What was removed since, and is not torn down.
     ending: Table<Mechanism>,
-    /// How many shutdowns are removing and destroying authorities.
-    releasing: AtomicUsize,
+    /// How many calls are removing and destroying authorities.
+    releasing: Arc<AtomicUsize>,
 }
 
 impl BindingRegistry {
@@ -134,7 +134,7 @@ impl BindingRegistry {
             authorities: Table::new(),
             closed: AtomicBool::new(false),
             ending: Table::new(),
-            releasing: AtomicUsize::new(0),
+            releasing: Arc::new(AtomicUsize::new(0)),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -87,7 +87,7 @@ impl BindingRegistry {
     }
 
     /// Removes an authority that no registered mechanism uses, as [`remove_provider_context`](Self::remove_provider_context)
-    /// does a context.
+    /// does a context. Until its destructor has ended, a [`shutdown`](Self::shutdown) leaves the provider contexts alone.
     ///
     /// # Errors
     ///
@@ -103,13 +103,24 @@ impl BindingRegistry {
     pub fn remove_authority(&self, authority: RegisteredAuthority) -> Result<(), BindingError> {
         let guard = epoch::pin();
         let found = self.inner.authority(authority, &guard)?.own();
+        let releasing = self.inner.releasing();
         let told = move || told::authority_removed(authority.device, authority.identity);
-        let removed = remove_support(&self.inner.authorities, authority.place, &found, guard, told).map_err(|refused| match refused {
+        let refused = match remove_support(&self.inner.authorities, authority.place, &found, guard, told) {
+            Ok(mut removed) => {
+                // Behind the destructor, whichever call carries that out.
+                removed.owe(|_| {
+                    releasing.end();
+                });
+                removed.finish();
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        releasing.end();
+        Err(match refused {
             Remove::InUse => BindingError::AuthorityInUse(authority.identity),
             _ => BindingError::UnregisteredAuthority(authority.identity),
-        })?;
-        removed.finish();
-        Ok(())
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{BindingRegistry, RegisteredMechanism};
 use crate::{
+    callback::Theirs,
     contract::{AbandonedQuarantine, QuarantinedAllocation, RetriedQuarantine},
     error::BindingError,
     mechanism::Hold,
@@ -112,7 +113,9 @@ impl BindingRegistry {
         mechanism: RegisteredMechanism,
         given_up: impl FnMut(&QuarantinedAllocation) -> bool,
     ) -> Result<AbandonedQuarantine, BindingError> {
-        Ok(self.hold(mechanism)?.abandon_quarantined(given_up))
+        // Outlives the hold: what the closure keeps goes with nothing held.
+        let mut given_up = Theirs::new(given_up);
+        Ok(self.hold(mechanism)?.abandon_quarantined(&mut *given_up))
     }
 
     /// A hold on a registered mechanism, in any lifecycle.

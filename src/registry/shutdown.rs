@@ -31,10 +31,16 @@
 //!
 //! Several calls at once do the same to the same mechanisms. Each step has one winner, and each call looks for itself what is left. An
 //! authority's destructor may rely on the context, so no call removes a context before the authorities that its mechanisms used are
-//! destroyed, whoever does that. A call notes the contexts that no mechanism uses, counts itself, removes the authorities that none uses,
+//! removed and the registry's share of them destroyed, whoever does that; the other shares are mechanisms', each of which has one of its
+//! context as well. A call notes the contexts that no mechanism uses, counts itself, removes the authorities that none uses,
 //! and uncounts itself; if it was alone then, it removes the contexts it has noted. A mechanism stops using its authority before its
 //! context; so the authorities of those contexts were unused or removed when the call came to them, and who had removed one was counted
-//! or through with it. What others begin to remove afterwards belongs to other contexts.
+//! or through with it: [`remove_authority`](BindingRegistry::remove_authority) counts itself as well. What others begin to remove afterwards
+//! belongs to other contexts.
+//!
+//! A registration that the list misses has its mechanism torn down by its own call. It is in use of a context until it is marked as
+//! removed, and from then on in its device's table or the list of what ends. So once no context is left, one more look at these finds what
+//! has to be waited for, and nothing can follow.
 
 use super::{BindingRegistry, Inner, device::Device, drain::DrainReport, drain::notify, remove::remove_support, teardown::StillHeld};
 use crate::{
@@ -50,7 +56,7 @@ use crate::{
     },
     sync::{
         Arc,
-        atomic::{Ordering::*, fence},
+        atomic::{AtomicUsize, Ordering::*, fence},
         epoch, gate,
         process::parking::sleep,
     },
@@ -82,8 +88,8 @@ pub struct ShutdownReport {
     pub held: Vec<StillHeld>,
     /// Authorities that are left, since a registered mechanism uses them.
     pub authorities: Vec<AuthorityIdentity>,
-    /// Provider contexts that are left, since a registered mechanism uses them, or did when this call last looked, or another shutdown is
-    /// destroying an authority.
+    /// Provider contexts that are left, since a registered mechanism uses them, or did when this call last looked, or another call is
+    /// removing and destroying an authority.
     pub provider_contexts: Vec<ProviderContextIdentity>,
     /// Of how many teardowns and resources that fell to this call a destructor, a subscriber or a recorder has panicked. The panics are
     /// counted in [`suppressed_panics`](crate::suppressed_panics) as well.
@@ -181,6 +187,9 @@ impl BindingRegistry {
             self.inner.remove_drained(&endings, &mut report);
             endings.retain(|ending| !ending.mechanism.is_torn_down());
             self.inner.remove_unused(&mut report);
+            if endings.is_empty() && report.is_complete() {
+                endings = self.inner.late();
+            }
             let complete = endings.is_empty() && report.is_complete();
             if complete || !patience.sleep() {
                 break;
@@ -259,6 +268,21 @@ impl Inner {
         endings
     }
 
+    /// What is removed and not torn down although every context was removed: registrations that came too late, which their own calls take
+    /// back, and that were not in the list.
+    fn late(&self) -> Vec<Ending<'_>> {
+        // Acquire: somebody else may have removed a context. Whoever has ended its use is in one of the tables from before that.
+        fence(Acquire);
+        let guard = epoch::pin();
+        let registered = self.devices.iter().flat_map(|device| device.mechanisms.iter(&guard)).map(|found| found.own());
+        let mut late: Vec<_> = registered.collect();
+        late.extend(self.ending.iter(&guard).map(|found| found.own()));
+        late.retain(|mechanism| !mechanism.is_torn_down());
+        late.sort_by_key(|mechanism| mechanism.sequence);
+        late.dedup_by_key(|mechanism| mechanism.sequence);
+        late.into_iter().map(|mechanism| Ending { mechanism, home: None }).collect()
+    }
+
     /// Removes every mechanism that has drained, then destroys what falls due.
     fn remove_drained(&self, endings: &[Ending<'_>], report: &mut ShutdownReport) {
         let mut removed = Vec::new();
@@ -281,20 +305,14 @@ impl Inner {
     fn remove_unused(&self, report: &mut ShutdownReport) {
         // Acquire, within: their authorities are unused as well, see `Registration`.
         let (idle, used): (Vec<_>, Vec<_>) = listed(&self.contexts).into_iter().partition(|(_, context)| !context.is_used());
-        // Relaxed: the fence.
-        self.releasing.fetch_add(1, Relaxed);
-        // Release: we are counted before we mark an authority as removed. Pairs with the fence below.
-        fence(Release);
+        let releasing = self.releasing();
         let (due, stays) = remove_unused(&self.authorities, listed(&self.authorities), |device, number| {
             told::authority_removed(device, AuthorityIdentity::from_number(number));
         });
         report.carry_out(due);
         report.authorities = stays.into_iter().map(AuthorityIdentity::from_number).collect();
 
-        // Acquire: whoever has removed an authority before we looked is counted. Pairs with the fence above.
-        fence(Acquire);
-        // AcqRel: the destructors of those who have uncounted themselves happen-before those of the contexts.
-        let alone = self.releasing.fetch_sub(1, AcqRel) == 1;
+        let alone = releasing.end();
         gate!(AuthoritiesRemoved);
         let (idle, others) = if alone { (idle, Vec::new()) } else { (Vec::new(), idle) };
         let (due, stays) = remove_unused(&self.contexts, idle, |device, number| {
@@ -304,6 +322,31 @@ impl Inner {
         let mut stays: Vec<_> = stays.into_iter().chain(used.iter().chain(&others).map(|(_, context)| context.tag())).collect();
         stays.sort_unstable();
         report.provider_contexts = stays.into_iter().map(ProviderContextIdentity::from_number).collect();
+    }
+}
+
+/// A call that removes and destroys authorities, counted until it [ends](Self::end).
+#[must_use = "it is counted until it ends"]
+pub(super) struct Releasing(Arc<AtomicUsize>);
+
+impl Inner {
+    /// Counts a call that will remove authorities.
+    pub(super) fn releasing(&self) -> Releasing {
+        // Relaxed: the fence.
+        self.releasing.fetch_add(1, Relaxed);
+        // Release: we are counted before we mark an authority as removed. Pairs with the fence in `end`.
+        fence(Release);
+        Releasing(Arc::clone(&self.releasing))
+    }
+}
+
+impl Releasing {
+    /// Whether nobody else was counted.
+    pub(super) fn end(self) -> bool {
+        // Acquire: whoever has removed an authority before we looked is counted. Pairs with the fence in `releasing`.
+        fence(Acquire);
+        // AcqRel: the destructors of those who have uncounted themselves happen-before those of the contexts.
+        self.0.fetch_sub(1, AcqRel) == 1
     }
 }
 

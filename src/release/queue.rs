@@ -221,14 +221,15 @@ impl<M> BoundedQueue<M> {
     /// # Progress
     ///
     /// Lock-free, the user's code excepted.
-    pub fn drain_ready(&self, limit: usize, mut ready: impl FnMut(&PreparedAllocationRelease, &M) -> bool) -> Drained {
+    pub fn drain_ready(&self, limit: usize, ready: impl FnMut(&PreparedAllocationRelease, &M) -> bool) -> Drained {
+        let mut ready = Theirs::new(ready);
         let mut drained = Drained::default();
         for (ticket, place) in self.oldest_first() {
             if drained.executed() == limit {
                 break;
             }
             let Some(mut in_hand) = InHand::take(self, ticket, place) else { continue };
-            if !in_hand.is_ready(&mut ready) {
+            if !in_hand.is_ready(&mut *ready) {
                 match in_hand.put_back() {
                     None => drained.not_ready += 1,
                     Some((bytes, retained)) => drained.count(bytes, &retained),
