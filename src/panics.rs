@@ -33,6 +33,8 @@ pub fn suppressed_panics() -> u64 {
 #[derive(Default)]
 pub(crate) struct Panics {
     first: Option<Box<dyn Any + Send>>,
+    /// How many there were.
+    count: usize,
 }
 
 impl Panics {
@@ -43,6 +45,7 @@ impl Panics {
         match catch_unwind(AssertUnwindSafe(code)) {
             Ok(result) => Some(result),
             Err(panic) => {
+                self.count += 1;
                 match self.first {
                     None => self.first = Some(panic),
                     Some(_) => suppress(panic),
@@ -61,9 +64,10 @@ impl Panics {
         }
     }
 
-    /// Drops the first panic; says whether there was one. For a call that reports instead of panicking.
-    pub(crate) fn suppress(self) -> bool {
-        self.first.map(suppress).is_some()
+    /// Drops the first panic; says how many there were. For a call that reports instead of panicking.
+    pub(crate) fn suppress(self) -> usize {
+        self.first.into_iter().for_each(suppress);
+        self.count
     }
 }
 

@@ -121,6 +121,35 @@ fn a_shutdown_tells_its_steps() {
     });
 }
 
+/// A subscriber that does not return keeps its own shutdown, and no other from going on with what is left.
+#[test]
+fn a_subscriber_that_stops_a_shutdown_stops_no_other() {
+    let _alone = alone();
+    for (step, left) in [("mechanism retired", 3), ("mechanism removed", 2), ("authority removed", 0), ("provider context removed", 0)] {
+        let rig = Rig::new();
+        let (stop, parked) = gate();
+        let stop = Mutex::new(Some(stop));
+        let (recorder, _) = Recorder::new(move |text| {
+            if text.starts_with(step)
+                && let Some(stop) = stop.lock().unwrap().take()
+            {
+                stop.park();
+            }
+        });
+        let registry = rig.registry.clone();
+        let stopped = thread::spawn(move || with_default(recorder, || registry.shutdown(Duration::MAX).unwrap()));
+        parked.reached();
+        let order = ["A dropped", "Q dropped", "C dropped"];
+        assert_eq!(rig.log.take(), order[..3 - left], "{step}");
+        let report = rig.registry.shutdown(Duration::ZERO).unwrap();
+        assert!(report.is_complete(), "{step}: {report}");
+        assert_eq!(rig.log.take(), order[3 - left..], "{step}");
+        parked.open();
+        let report = in_time(|| stopped.join().unwrap());
+        assert!(report.is_complete(), "{step}: {report}");
+    }
+}
+
 /// Each step that succeeds, once, in order; what is refused is no step.
 #[test]
 fn one_event_for_each_step() {

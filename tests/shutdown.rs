@@ -257,6 +257,41 @@ fn a_stuck_mechanism_delays_no_other() {
     assert_eq!(ends, ["B dropped", "D dropped", "E dropped", "A dropped", "Q dropped", "C dropped"]);
 }
 
+/// A waker that does not return keeps no mechanism from being destroyed that this very call has removed: nobody else could.
+#[test]
+fn a_waker_that_blocks_delays_no_destruction() {
+    struct Once(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+    impl Wake for Once {
+        fn wake(self: Arc<Self>) {
+            let action = self.0.lock().unwrap().take().unwrap();
+            action();
+        }
+    }
+
+    fn poll(teardown: &Mutex<Teardown>, woken: impl FnOnce() + Send + 'static) {
+        let waker = Waker::from(Arc::new(Once(Mutex::new(Some(Box::new(woken))))));
+        assert!(std::pin::pin!(&mut *teardown.lock().unwrap()).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+
+    let rig = Rig::new();
+    another(&rig, "B");
+    let (stop, parked) = gate();
+    let teardown = Arc::new(Mutex::new(rig.registry.teardown(rig.mechanism).unwrap()));
+    let again = Arc::clone(&teardown);
+    // Woken as it drains, and then as it is torn down.
+    poll(&teardown, move || poll(&again, || stop.park()));
+    let registry = rig.registry.clone();
+    let waiting = thread::spawn(move || registry.shutdown(EVER).unwrap());
+    parked.reached();
+    assert_eq!(rig.log.take(), ["A dropped", "B dropped"]);
+    complete(&rig, 0);
+    assert_eq!(rig.log.take(), ["Q dropped", "C dropped"]);
+    parked.open();
+    let report = in_time(|| waiting.join().unwrap());
+    assert!(report.is_complete(), "{report}");
+}
+
 /// Several calls at once do it once, and all of them see the end.
 #[test]
 fn several_shutdowns_at_once() {

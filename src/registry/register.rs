@@ -7,8 +7,10 @@
 //! mechanism, or the new mechanism's offer finds the old selection dead, and takes its place.
 
 use super::{
-    BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, device::Device, issue,
-    remove::remove_support,
+    BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext,
+    device::Device,
+    issue,
+    remove::{Removed, remove_support},
 };
 use crate::{
     callback::Called,
@@ -20,6 +22,7 @@ use crate::{
     primitives::table::{Place, Table, TableFull},
     sync::{Arc, atomic::Ordering::*, epoch, gate},
 };
+use std::slice;
 
 impl BindingRegistry {
     /// Registers a provider context: what an allocator's memory needs to be valid. The registry keeps `resource` until the
@@ -141,8 +144,8 @@ fn register_support(
     gate!(Registered);
     if inner.is_too_late() {
         // If it is a shutdown that has removed it, the resource is that one's to destroy.
-        if let Ok(destruction) = remove_support(table, place, &support, epoch::pin(), || {}) {
-            destruction.finish();
+        if let Ok(resource) = remove_support(table, place, &support, epoch::pin()) {
+            destroy(resource);
         }
         return Err(BindingError::ShutDown);
     }
@@ -218,7 +221,7 @@ impl Inner {
         let removed = self.unlink(device, place, mechanism, &guard);
         drop(guard);
         if let Some(removed) = removed {
-            removed.let_go().finish();
+            Removed::let_go(slice::from_ref(&removed)).finish();
         }
     }
 

@@ -6,6 +6,7 @@
 
 use super::{BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, device::Device};
 use crate::{
+    contract::BindingResource,
     error::BindingError,
     mechanism::{Mechanism, Support, teardown::Destruction, told},
     primitives::{
@@ -16,6 +17,7 @@ use crate::{
     },
     sync::{Arc, epoch, gate},
 };
+use std::slice;
 
 impl BindingRegistry {
     /// Removes a mechanism that is not Active and owns nothing. Its allocator, its share of the authority and of the context
@@ -57,7 +59,7 @@ impl BindingRegistry {
         let removed = self.inner.unlink(device, mechanism.place, found.own(), &guard).ok_or_else(unregistered)?;
         drop(guard);
 
-        removed.end().finish();
+        Removed::end(slice::from_ref(&removed)).finish();
         Ok(())
     }
 
@@ -77,12 +79,14 @@ impl BindingRegistry {
     pub fn remove_provider_context(&self, context: RegisteredProviderContext) -> Result<(), BindingError> {
         let guard = epoch::pin();
         let found = self.inner.context(context, &guard)?.own();
-        let told = move || told::context_removed(context.device, context.identity);
-        let removed = remove_support(&self.inner.contexts, context.place, &found, guard, told).map_err(|refused| match refused {
+        let resource = remove_support(&self.inner.contexts, context.place, &found, guard).map_err(|refused| match refused {
             Remove::InUse => BindingError::ProviderContextInUse(context.identity),
             _ => BindingError::UnregisteredProviderContext(context.identity),
         })?;
-        removed.finish();
+        let mut destruction = Destruction::default();
+        destruction.owe(|destruction| destruction.destroy(resource));
+        destruction.tell(move || told::context_removed(context.device, context.identity));
+        destruction.finish();
         Ok(())
     }
 
@@ -104,23 +108,25 @@ impl BindingRegistry {
         let guard = epoch::pin();
         let found = self.inner.authority(authority, &guard)?.own();
         let releasing = self.inner.releasing();
-        let told = move || told::authority_removed(authority.device, authority.identity);
-        let refused = match remove_support(&self.inner.authorities, authority.place, &found, guard, told) {
-            Ok(mut removed) => {
-                // Behind the destructor, whichever call carries that out.
-                removed.owe(|_| {
+        match remove_support(&self.inner.authorities, authority.place, &found, guard) {
+            Ok(resource) => {
+                let mut destruction = Destruction::default();
+                destruction.owe(|destruction| {
+                    destruction.destroy(resource);
                     releasing.end();
                 });
-                removed.finish();
-                return Ok(());
+                destruction.tell(move || told::authority_removed(authority.device, authority.identity));
+                destruction.finish();
+                Ok(())
             }
-            Err(refused) => refused,
-        };
-        releasing.end();
-        Err(match refused {
-            Remove::InUse => BindingError::AuthorityInUse(authority.identity),
-            _ => BindingError::UnregisteredAuthority(authority.identity),
-        })
+            Err(refused) => {
+                releasing.end();
+                Err(match refused {
+                    Remove::InUse => BindingError::AuthorityInUse(authority.identity),
+                    _ => BindingError::UnregisteredAuthority(authority.identity),
+                })
+            }
+        }
     }
 }
 
@@ -158,19 +164,23 @@ impl Inner {
 }
 
 impl Removed<'_> {
-    /// Lets go of the registry's pin, and tells of the removal. What is to be destroyed then is the caller's to carry out, with nothing held.
-    pub(super) fn end(&self) -> Destruction {
-        let mut destruction = self.let_go();
-        let names = self.mechanism.names;
-        destruction.tell(move || told::removed(names));
+    /// Lets go of the registry's pins, and tells of the removals. What is to be destroyed then is the caller's to carry out, with nothing
+    /// held. All are let go before the first destructor, and destroyed before the first waker and the first subscriber: each of these may
+    /// stop there, and what the others have had let go is nobody else's to destroy.
+    pub(super) fn end(removed: &[Self]) -> Destruction {
+        let mut destruction = Self::let_go(removed);
+        for Self { mechanism, .. } in removed {
+            let names = mechanism.names;
+            destruction.tell(move || told::removed(names));
+        }
         destruction
     }
 
     /// The same, telling nobody.
-    pub(super) fn let_go(&self) -> Destruction {
+    pub(super) fn let_go(removed: &[Self]) -> Destruction {
         let mut destruction = Destruction::default();
-        self.mechanism.close(&mut destruction);
-        self.device.owe_notice(&mut destruction);
+        removed.iter().for_each(|removed| removed.mechanism.close(&mut destruction));
+        removed.iter().for_each(|removed| removed.device.owe_notice(&mut destruction));
         destruction
     }
 }
@@ -183,23 +193,18 @@ impl Drop for Removed<'_> {
     }
 }
 
-/// Removes a registration that is not in use. The winner unlinks it, and its share of the resource is to be destroyed.
+/// Removes a registration that is not in use. The winner unlinks it, and is to destroy its share of the resource.
 pub(super) fn remove_support(
     table: &Table<Support>,
     place: Place,
     found: &Support,
     guard: epoch::Guard,
-    told: impl FnOnce() + 'static,
-) -> Result<Destruction, Remove> {
+) -> Result<Arc<dyn BindingResource>, Remove> {
     let resource = found.remove()?;
     let unlinked = table.remove(place, found.tag(), &guard);
     debug_assert!(unlinked, "the use count has one winner");
     drop(guard);
-
-    let mut destruction = Destruction::default();
-    destruction.owe(|destruction| destruction.destroy(resource));
-    destruction.tell(told);
-    Ok(destruction)
+    Ok(resource)
 }
 
 /// The end of the registry. Mechanisms that are held go on working; of the others allocator, authority and context go in

@@ -42,7 +42,14 @@
 //! removed, and from then on in its device's table or the list of what ends. So once no context is left, one more look at these finds what
 //! has to be waited for, and nothing can follow.
 
-use super::{BindingRegistry, Inner, device::Device, drain::DrainReport, drain::notify, remove::remove_support, teardown::StillHeld};
+use super::{
+    BindingRegistry, Inner,
+    device::Device,
+    drain::DrainReport,
+    drain::notify,
+    remove::{Removed, remove_support},
+    teardown::StillHeld,
+};
 use crate::{
     callback,
     contract::{AuthorityIdentity, DeviceKey, ProviderContextIdentity},
@@ -91,8 +98,8 @@ pub struct ShutdownReport {
     /// Provider contexts that are left, since a registered mechanism uses them, or did when this call last looked, or another call is
     /// removing and destroying an authority.
     pub provider_contexts: Vec<ProviderContextIdentity>,
-    /// Of how many teardowns and resources that fell to this call a destructor, a subscriber or a recorder has panicked. The panics are
-    /// counted in [`suppressed_panics`](crate::suppressed_panics) as well.
+    /// How many of the destructors that fell to this call, and of the steps that it has told, have panicked. These are counted in
+    /// [`suppressed_panics`](crate::suppressed_panics) as well.
     pub panicked: usize,
 }
 
@@ -264,7 +271,7 @@ impl Inner {
         // Threads first, on every list.
         self.devices.iter().for_each(Device::unpark);
         notify(&drained, || self.devices.iter().for_each(Device::notify));
-        report.carry_out([told]);
+        report.carry_out(told);
         endings
     }
 
@@ -296,9 +303,7 @@ impl Inner {
         }
         drop(guard);
         report.removed += removed.len();
-        // All of them are let go before the first destructor, which may stop here.
-        let due: Vec<_> = removed.iter().map(|removed| removed.end()).collect();
-        report.carry_out(due);
+        report.carry_out(Removed::end(&removed));
     }
 
     /// Removes the authorities, then the provider contexts, that no mechanism uses.
@@ -306,19 +311,23 @@ impl Inner {
         // Acquire, within: their authorities are unused as well, see `Registration`.
         let (idle, used): (Vec<_>, Vec<_>) = listed(&self.contexts).into_iter().partition(|(_, context)| !context.is_used());
         let releasing = self.releasing();
-        let (due, stays) = remove_unused(&self.authorities, listed(&self.authorities), |device, number| {
-            told::authority_removed(device, AuthorityIdentity::from_number(number));
+        let (mut authorities, mut contexts) = (Destruction::default(), Destruction::default());
+        let stays = remove_unused(&self.authorities, listed(&self.authorities), &mut authorities, |device, number| {
+            // Behind the contexts: a subscriber that stops is not to keep them, nor this call counted.
+            contexts.tell(move || told::authority_removed(device, AuthorityIdentity::from_number(number)));
         });
-        report.carry_out(due);
+        report.carry_out(authorities);
         report.authorities = stays.into_iter().map(AuthorityIdentity::from_number).collect();
 
         let alone = releasing.end();
         gate!(AuthoritiesRemoved);
         let (idle, others) = if alone { (idle, Vec::new()) } else { (Vec::new(), idle) };
-        let (due, stays) = remove_unused(&self.contexts, idle, |device, number| {
-            told::context_removed(device, ProviderContextIdentity::from_number(number));
-        });
-        report.carry_out(due);
+        let mut removed = Vec::new();
+        let stays = remove_unused(&self.contexts, idle, &mut contexts, |device, number| removed.push((device, number)));
+        for (device, number) in removed {
+            contexts.tell(move || told::context_removed(device, ProviderContextIdentity::from_number(number)));
+        }
+        report.carry_out(contexts);
         let mut stays: Vec<_> = stays.into_iter().chain(used.iter().chain(&others).map(|(_, context)| context.tag())).collect();
         stays.sort_unstable();
         report.provider_contexts = stays.into_iter().map(ProviderContextIdentity::from_number).collect();
@@ -356,26 +365,31 @@ fn listed(table: &Table<Support>) -> Vec<(Place, Arc<Support>)> {
     table.places(&guard).map(|(place, found)| (place, found.own())).collect()
 }
 
-/// Removes those that are not in use. Gives what is to be destroyed then, and the numbers of what stays.
-fn remove_unused(table: &Table<Support>, supports: Vec<(Place, Arc<Support>)>, told: fn(DeviceKey, u64)) -> (Vec<Destruction>, Vec<u64>) {
-    let (mut due, mut stays) = (Vec::new(), Vec::new());
+/// Removes those that are not in use, notes what is to be destroyed then, and shows which they are. Gives the numbers of what stays.
+fn remove_unused(
+    table: &Table<Support>,
+    supports: Vec<(Place, Arc<Support>)>,
+    due: &mut Destruction,
+    mut removed: impl FnMut(DeviceKey, u64),
+) -> Vec<u64> {
+    let mut stays = Vec::new();
     for (place, support) in supports {
-        let (device, number) = (support.device, support.tag());
-        match remove_support(table, place, &support, epoch::pin(), move || told(device, number)) {
-            Ok(destruction) => due.push(destruction),
-            Err(Remove::InUse) => stays.push(number),
+        match remove_support(table, place, &support, epoch::pin()) {
+            Ok(resource) => {
+                due.owe(|due| due.destroy(resource));
+                removed(support.device, support.tag());
+            }
+            Err(Remove::InUse) => stays.push(support.tag()),
             Err(_) => {}
         }
     }
     stays.sort_unstable();
-    (due, stays)
+    stays
 }
 
 impl ShutdownReport {
-    fn carry_out(&mut self, due: impl IntoIterator<Item = Destruction>) {
-        for destruction in due {
-            self.panicked += usize::from(destruction.carried_out().suppress());
-        }
+    fn carry_out(&mut self, destruction: Destruction) {
+        self.panicked += destruction.carried_out().suppress();
     }
 }
 
