@@ -107,7 +107,7 @@ struct Inner {
     authorities: Table<Support>,
     /// Set once, by the first shutdown.
     closed: AtomicBool,
-    /// What was removed since, and is not torn down.
+    /// What was removed since, or found in the middle of that, and is not torn down.
     ending: Table<Mechanism>,
     /// How many calls are removing and destroying authorities.
     releasing: Arc<AtomicUsize>,

@@ -157,6 +157,7 @@ impl Inner {
         // While it is in the device's table: a shutdown that comes later finds it there or here. The table has as many places as memory
         // has mechanisms.
         let ending = self.is_closed().then(|| self.ending.insert(Arc::clone(&mechanism)).ok()).flatten();
+        gate!(Unlinking);
         let unlinked = device.mechanisms.remove(place, mechanism.tag(), guard);
         debug_assert!(unlinked, "the mark has one winner");
         Some(Removed { registry: self, device, mechanism, ending })

@@ -27,7 +27,8 @@
 //! shutdown is what such places are there for.
 //!
 //! Removal closes the handles, and the last of them tears down, on whichever thread. What is removed on a closed registry stands in a list
-//! of its own from before it leaves its device's table until it is torn down, so that a later call finds it in one of the two.
+//! of its own from before it leaves its device's table until it is torn down, so that a later call finds it in one of the two. A removal
+//! that looked at the word before it was set does not list what it takes; a shutdown that meets that in the table does.
 //!
 //! Several calls at once do the same to the same mechanisms. Each step has one winner, and each call looks for itself what is left. An
 //! authority's destructor may rely on the context, so no call removes a context before the authorities that its mechanisms used are
@@ -256,12 +257,21 @@ impl Inner {
             }
             device.slot.sweep();
         }
+        let met = endings.len();
         // After the devices' tables: what has left them is here by then.
         for (place, found) in self.ending.places(&guard) {
             if found.is_torn_down() {
                 self.ending.remove(place, found.tag(), &guard);
             } else {
                 endings.push(Ending { mechanism: found.own(), home: None });
+            }
+        }
+        // A removal that has not seen the word lists nothing there. What this call has met of it the next one is to find.
+        let (met, ending) = endings.split_at(met);
+        for Ending { mechanism, .. } in met {
+            let listed = || ending.iter().any(|known| Arc::ptr_eq(&known.mechanism, mechanism));
+            if mechanism.life().is_removed() && !mechanism.is_torn_down() && !listed() {
+                let _ = self.ending.insert(Arc::clone(mechanism));
             }
         }
         drop(guard);

@@ -31,6 +31,8 @@ pub enum Step {
     Removing,
     /// Removal: the mark is set, the table and the slot are unchanged.
     RemovalMarked,
+    /// Removal: the registry was found open or closed, the table is unchanged.
+    Unlinking,
     /// Binding: a committed record has been read, its candidate has not been looked at.
     Loaded,
     /// Binding: a live candidate has been found, its handle is not counted.

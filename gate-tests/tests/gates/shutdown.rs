@@ -1,7 +1,10 @@
 //! Shutdowns at once.
 
-use crate::support::{DEVICE, Stopped, watched};
-use liveslot_gated::{BindingRegistry, HostAllocator, internals::gates::Step::AuthoritiesRemoved};
+use crate::support::{DEVICE, Site, Stopped, watched};
+use liveslot_gated::{
+    BindingRegistry, HostAllocator,
+    internals::gates::Step::{AuthoritiesRemoved, Unlinking},
+};
 use std::{
     fmt,
     sync::{Arc, Mutex},
@@ -55,5 +58,25 @@ fn a_context_waits_for_an_authority_that_another_shutdown_destroys() {
         drop(binding);
         assert!(registry.shutdown(Duration::ZERO).unwrap().is_complete());
         assert_eq!(*ends.lock().unwrap(), ["authority", "context"]);
+    });
+}
+
+/// A shutdown that has met a removal which had not seen it names what is held, and so does the next one.
+#[test]
+fn what_one_shutdown_has_met_is_found_by_the_next() {
+    watched(|| {
+        let (site, mechanism) = Site::selecting();
+        let binding = site.registry.bind(DEVICE).unwrap();
+        site.retire(mechanism);
+        let registry = site.registry.clone();
+        let removal = Stopped::at(Unlinking, move || registry.remove(mechanism));
+        let shutdown = || site.registry.shutdown(Duration::ZERO).unwrap();
+        let held = shutdown().held;
+        assert_eq!(held.len(), 1);
+        assert_eq!(shutdown().held, held);
+        removal.go_on().unwrap();
+        assert_eq!(shutdown().held.len(), 1, "held still, and forgotten");
+        drop(binding);
+        assert!(shutdown().is_complete());
     });
 }
