@@ -7,7 +7,7 @@ use super::{
     world::*,
 };
 use liveslot_loom::{
-    BindingRegistry, DeviceAllocator, DeviceKey, MemoryError, RegisteredProviderContext, ShutdownReport,
+    BindingError, BindingRegistry, DeviceAllocator, DeviceKey, MemoryError, RegisteredAuthority, RegisteredProviderContext, ShutdownReport,
     internals::atomic::{AtomicBool, Ordering::Relaxed},
 };
 use std::{ptr::NonNull, sync::Arc, time::Duration};
@@ -220,6 +220,55 @@ fn two_shutdowns_and_the_order_of_supports() {
     let shutdown = |registry: &BindingRegistry| registry.shutdown(Duration::ZERO).unwrap();
     race_at(&[2, 3], &[[0, 1]], setup, &[shutdown, shutdown], |registry, reports| {
         assert!(reports.iter().all(|report| report.panicked == 0), "{reports:?}");
+        assert!(registry.shutdown(Duration::ZERO).unwrap().is_complete());
+    });
+}
+
+/// R48: nor does one go while somebody else destroys an authority that he has removed.
+#[test]
+fn a_removal_and_the_order_of_supports() {
+    type Setup = (BindingRegistry, RegisteredAuthority);
+    let setup = || {
+        let (registry, destroying) = (BindingRegistry::striped(1).unwrap(), Arc::new(AtomicBool::new(false)));
+        let authority = registry.register_authority(DEVICE, Arc::new(Authority(Arc::clone(&destroying)))).unwrap();
+        registry.register_provider_context(DEVICE, Arc::new(Context(destroying))).unwrap();
+        (registry, authority)
+    };
+    let shutdown = |(registry, _): &Setup| registry.shutdown(Duration::ZERO).unwrap().panicked;
+    let remove = |(registry, authority): &Setup| match registry.remove_authority(*authority) {
+        Ok(()) | Err(BindingError::UnregisteredAuthority(_)) => 0,
+        Err(other) => panic!("{other:?}"),
+    };
+    race_at(&[2, 3], &[[0, 1], [1, 0]], setup, &[shutdown, remove], |(registry, _), panicked| {
+        assert_eq!(panicked, [0, 0]);
+        assert!(registry.shutdown(Duration::ZERO).unwrap().is_complete());
+    });
+}
+
+/// What is complete is over: also a registration that came too late has no share of the context any more.
+#[test]
+fn complete_beside_a_registration() {
+    struct Setup {
+        registry: BindingRegistry,
+        context: RegisteredProviderContext,
+        authority: RegisteredAuthority,
+        life: Arc<()>,
+    }
+
+    let setup = || {
+        let (registry, life) = (BindingRegistry::striped(1).unwrap(), Arc::new(()));
+        let context = registry.register_provider_context(DEVICE, Arc::new(Arc::clone(&life))).unwrap();
+        let authority = registry.register_authority(DEVICE, Arc::new(())).unwrap();
+        Setup { registry, context, authority, life }
+    };
+    let shutdown = |Setup { registry, life, .. }: &Setup| {
+        let complete = registry.shutdown(Duration::ZERO).unwrap().is_complete();
+        assert!(!complete || Arc::strong_count(life) == 1, "complete, and the context is there");
+    };
+    let register = |Setup { registry, context, authority, .. }: &Setup| {
+        let _ = registry.register_allocator(*context, *authority, Arc::new(Alive(Arc::new(()))));
+    };
+    race_at(&[2, 3], &[[0, 1], [1, 0]], setup, &[shutdown, register], |Setup { registry, .. }, _| {
         assert!(registry.shutdown(Duration::ZERO).unwrap().is_complete());
     });
 }
