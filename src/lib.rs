@@ -54,7 +54,7 @@
 //! | `serde` | `Serialize` for snapshots, reports, holders, release outcomes and the values in them; identities are the numbers of their `Debug` text, and nothing deserializes | the dependency serde |
 //! | `holders` | bindings and their records are listed with label, place, age and counts: [`BindingRegistry::holders`] | per binding one allocation of about 100 bytes, a look at the clock, a load per 64 bindings that stand, four read-modify-writes, three of them on lines that the mechanism's bindings share, and an epoch pin; per clone and per allocation two on a line that the binding's clones share |
 //! | `metrics` | the counter `liveslot_steps_total` of what `tracing` tells, by step and device; `MechanismGauges`, which records each mechanism's state as gauges on request | the dependencies metrics and rapidhash; per step what the recorder costs and the labels' allocations; nothing on the hot path |
-//! | `tracing` | an event for each call that has registered, selected, deselected, retired, lost, terminated or removed something, and for each teardown | the dependency tracing; per event what the subscriber costs; nothing on the hot path |
+//! | `tracing` | an event for each successful call that registers, selects, deselects, retires, declares lost, confirms or removes something, also if it was so before, and for each teardown | the dependency tracing; per event what the subscriber costs; nothing on the hot path |
 //!
 //! Events have the target `liveslot` and the level INFO, a lost device WARN; device and identities are fields, the latter as numbers. A
 //! call tells what it has done (one that a shutdown has refused in the middle of a registration, the teardown alone) after its work, with

@@ -33,6 +33,10 @@ impl BindingRegistry {
     /// [`BindingError::IdentityExhausted`]; [`BindingError::ShutDown`] once the registry is [shut down](Self::shutdown). `resource` is
     /// dropped then.
     ///
+    /// # Panics
+    ///
+    /// If the destructor of a `resource` that is refused does.
+    ///
     /// # Progress
     ///
     /// Lock-free.
@@ -53,6 +57,10 @@ impl BindingRegistry {
     ///
     /// [`BindingError::IdentityExhausted`]; [`BindingError::ShutDown`] once the registry is [shut down](Self::shutdown). `resource` is
     /// dropped then.
+    ///
+    /// # Panics
+    ///
+    /// If the destructor of a `resource` that is refused does.
     ///
     /// # Progress
     ///
