@@ -19,8 +19,7 @@ use crate::{
 
 /// What [`describe_metrics`](crate::describe_metrics) says of the steps' counter.
 #[cfg(feature = "metrics")]
-pub(crate) const STEPS: [&str; 2] =
-    ["liveslot_steps_total", "Successful calls of the control plane, and teardowns, by what they did"];
+pub(crate) const STEPS: [&str; 2] = ["liveslot_steps_total", "Successful calls of the control plane, and teardowns, by what they did"];
 
 macro_rules! told {
     ($(
