@@ -35,13 +35,14 @@ use liveslot::{
 };
 use std::{
     cell::RefCell,
+    mem,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{
         Arc, Mutex,
         mpsc::{Sender, channel},
     },
-    task::Context,
+    task::{Context, Waker},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -925,6 +926,47 @@ fn a_removal_that_panics() {
         rig.registry.remove_authority(rig.authority).unwrap();
         rig.registry.remove_provider_context(rig.context).unwrap();
     }
+}
+
+/// A waker that panics when it is dropped takes no result with it: what a poll has removed, it says.
+#[test]
+fn a_waker_that_panics_when_it_is_dropped() {
+    struct Panics;
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("a waker's own");
+        }
+    }
+
+    let rig = Rig::new();
+    // So that the removal tears nothing down, which would wake.
+    let binding = rig.registry.bind(DEVICE).unwrap();
+    let (mut first, mut removal) = (drain(&rig), rig.registry.remove_when_drained(rig.mechanism).unwrap());
+    // The first waker polls the removal, whose own waker, not woken yet, is dropped by that.
+    let next = Arc::new(Mutex::new(None::<RemoveWhenDrained>));
+    let (tells, told) = channel();
+    let woken = Woken::with({
+        let next = Arc::clone(&next);
+        move || {
+            let mut removal = next.lock().unwrap().take().unwrap();
+            tells.send(catch_unwind(AssertUnwindSafe(|| poll(&mut removal, &Arc::default())))).unwrap();
+        }
+    });
+    assert!(poll(&mut first, &woken).is_pending());
+    let panics = Panics;
+    let waker = Waker::from(Woken::with(move || mem::forget(panics)));
+    assert!(pin!(&mut removal).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    *next.lock().unwrap() = Some(removal);
+    let before = suppressed_panics();
+    rig.registry.retire(rig.mechanism).unwrap();
+    ready(told.recv().unwrap().expect("the waker's own panic came out of the poll")).unwrap();
+    assert!(suppressed_panics() > before);
+    assert_eq!(rig.registry.snapshots().unwrap(), []);
+    rig.log.take();
+    drop((first, binding));
+    assert_eq!(rig.log.take(), ["A dropped"]);
 }
 
 /// Dropped before, it removes nothing; of two, one removes.

@@ -18,7 +18,8 @@
 //! A notifier takes those alone that came before its fence, by their tickets: who comes later has looked after the change, and one that
 //! comes back while its waker runs cannot keep the notifier walking.
 //!
-//! A waker that panics is its owner's concern: the others are woken, and whoever notified is not told.
+//! A waker that panics is its owner's concern: the others are woken, and whoever notified is not told. Nor is who drops it unwoken: what a
+//! look has found would be lost.
 //!
 //! Every event wakes everybody. So no wake is anybody's to pass on, and a waiter that is dropped, woken or not, takes none with it.
 //!
@@ -77,6 +78,14 @@ impl Sleeper {
         match self {
             Self::Thread(thread) => thread.unpark(),
             Self::Task(waker) => suppressing(|| waker.into_inner().wake()),
+        }
+    }
+
+    /// Drops it unwoken.
+    fn discard(self) {
+        match self {
+            Self::Thread(thread) => drop(thread),
+            Self::Task(waker) => suppressing(|| drop(waker)),
         }
     }
 }
@@ -202,7 +211,9 @@ impl<W: Share> Waiter<W> {
         };
         self.entry = Some((NonNull::from(claimed.put(ticket, sleeper)), ticket));
         // The user's code: now that nothing is held.
-        drop(before);
+        if let Some(before) = before {
+            before.discard();
+        }
     }
 
     /// Sleeps no more.
@@ -210,7 +221,7 @@ impl<W: Share> Waiter<W> {
         let waiters = &*self.waiters;
         if let Some((claimed, _, sleeper)) = take(waiters, &mut self.entry) {
             waiters.free(claimed);
-            drop(sleeper);
+            sleeper.discard();
         }
     }
 }
