@@ -139,6 +139,17 @@ fn a_refused_operation_and_a_waiter() {
     race(State::queued::<0>, &[State::wait, |s| s.operate(1)], |s, polled| s.told(polled[0]));
 }
 
+/// Who leaves last may find a refused operation on its stripe, and leave the telling to that.
+#[test]
+fn the_last_settlement_and_a_refused_operation() {
+    let asleep = || {
+        let state = State::queued::<1>();
+        assert_eq!(state.wait(), Poll::Pending);
+        state
+    };
+    race(asleep, &[|s| s.settle(0), |s| s.operate(0)], |s, _| s.told(Poll::Pending));
+}
+
 /// Whoever ends the life of what is idle tells.
 #[test]
 fn an_end_and_a_waiter() {

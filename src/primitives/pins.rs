@@ -57,9 +57,8 @@ use std::{fmt, mem::ManuallyDrop};
 const RETIRED: u64 = 1 << 63;
 const LOST: u64 = 1 << 62;
 const LIVE: u64 = 1 << 36;
-// What is taken away to leave fits an instruction's immediate operand: with that, one locked subtraction tells whether its stripe is
-// closed.
 const QUEUED: u64 = 1 << 14;
+// One, so that at an operation's end one locked subtraction tells whether its stripe is closed.
 const OPERATION: u64 = 1;
 
 /// What is live or queued.
@@ -268,7 +267,8 @@ impl Pins {
     #[inline(always)]
     fn leave(&self, home: Home, counted: u64, order: Ordering) {
         let before = self.stripe(home).admission.fetch_sub(counted, order);
-        // An open stripe's word is not below what is counted in it, and a closed one's is below zero: the subtraction's own flags tell.
+        // An open stripe's word is not below what is counted in it, and a closed one's is below zero. At an operation's end the
+        // subtraction's own flags tell; at a settlement rustc 1.95 compares the old word with a constant.
         if (before as i64) < counted as i64 {
             self.left(home);
         }

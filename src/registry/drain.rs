@@ -43,7 +43,7 @@ use thiserror::Error;
 /// thread, also when that thread unwinds or exits. Handles don't count: a binding of a drained mechanism can do nothing with it, and
 /// [`Teardown`](crate::Teardown) waits for them. What does not go by itself is in the [report](Self::report): a leaked allocation is live
 /// for ever, quarantined ownership stays until it is [retried](BindingRegistry::retry_quarantined), [given
-/// up](BindingRegistry::abandon_quarantined) or written off, and so is what a lost device had when it was lost.
+/// up](BindingRegistry::abandon_quarantined) or written off, and so does what a lost device had when it was lost.
 ///
 /// As a future it belongs to no runtime, may be dropped at any point, and may be polled again after it was ready. Any number may wait. It
 /// keeps neither the registry nor any resource, and of the mechanism its memory. Its waker is called within the call of whoever was the
@@ -242,8 +242,8 @@ impl Drain {
     ///
     /// The thread parks, and may be left with an unpark token, as after `std::thread::park`. Where its locals have gone, in
     /// destructors of POSIX thread keys, the standard library aborts the process on parking: there zero is the only timeout that may be
-    /// given. [`shutdown`](BindingRegistry::shutdown) waits there as well. Waiting within a callback for something
-    /// that this very call keeps takes the whole time.
+    /// given. [`shutdown`](BindingRegistry::shutdown) waits there as well. Unless the time is zero, the thread takes the place of the last
+    /// poll's waker, which is not woken any more. Waiting within a callback for something that this very call keeps takes the whole time.
     ///
     /// # Errors
     ///

@@ -98,8 +98,9 @@ impl Teardown {
     ///
     /// The thread parks, and may be left with an unpark token, as after `std::thread::park`. Where its locals have gone, in
     /// destructors of POSIX thread keys, the standard library aborts the process on parking: there zero is the only timeout that may be
-    /// given. [`shutdown`](BindingRegistry::shutdown) waits there as well. Within a destructor teardowns are left to the
-    /// outermost call of the thread: waiting for one there takes the whole time.
+    /// given. [`shutdown`](BindingRegistry::shutdown) waits there as well. Unless the time is zero, the thread takes the place of the
+    /// last poll's waker. Within a destructor teardowns are left to the outermost call of the thread: waiting for one there takes the whole
+    /// time.
     ///
     /// # Errors
     ///
