@@ -44,6 +44,7 @@ use crate::{
     sync::{
         Arc, ArcCell, Weak,
         atomic::{Ordering::*, fence},
+        gate,
     },
     wait,
 };
@@ -242,10 +243,12 @@ impl View {
         let Some(registry) = self.registry.upgrade() else { return Some(Err(RegistryGone { device: self.key })) };
         // SAFETY: devices live as long as the registry, which is there.
         let selected = unsafe { self.device.as_ref() }.slot.observe();
+        gate!(Looked);
         // The last share, if all others went meanwhile: then the registry ends here, and notifies this watch as well.
         drop(registry);
         if selected.version == self.version {
-            return None;
+            // After the destructors of a registry that has just ended: they may have parked, and so used up what woke this thread.
+            return (self.registry.strong_count() == 0).then_some(Err(RegistryGone { device: self.key }));
         }
         let before = mem::replace(&mut self.version, selected.version);
         let last = mem::replace(&mut self.mechanism, selected.candidate);

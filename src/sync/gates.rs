@@ -63,6 +63,8 @@ pub enum Step {
     Drained,
     /// Removal of what has drained: it was refused, and looks next whether that is over.
     RemovalRefused,
+    /// A watch's look: the selection is read, the share of the registry that kept it is not let go.
+    Looked,
     /// Waiting with a thread: it stands among the waiters, and parks next.
     Parking,
 }

@@ -1,7 +1,10 @@
 //! Watches, and calls that are stopped before they tell.
 
 use crate::support::{DEVICE, Site, Stopped, watched};
-use liveslot_gated::{ChangeCause, SelectionWatch, internals::gates::Step};
+use liveslot_gated::{
+    BindingRegistry, ChangeCause, RegistryGone, SelectionWatch,
+    internals::gates::{Step, arm},
+};
 use std::{
     future::Future,
     pin::pin,
@@ -10,6 +13,7 @@ use std::{
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     task::{Context, Poll, Wake, Waker},
+    thread,
     time::Duration,
 };
 
@@ -89,5 +93,30 @@ fn a_watch_finishes_a_stopped_selection() {
         });
         assert_eq!(woken, 1);
         assert_eq!(watch.changed_timeout(Duration::ZERO).unwrap().unwrap().selected, Some(c.identity()));
+    });
+}
+
+/// The registry ends within a look, and one of its destructors parks: that uses up what the end has woken the thread with. The look sees
+/// the end, and the thread does not park again.
+#[test]
+fn a_registry_that_ends_within_a_look_is_gone_for_it() {
+    #[derive(Debug)]
+    struct Parks;
+
+    impl Drop for Parks {
+        fn drop(&mut self) {
+            thread::park();
+        }
+    }
+
+    watched(|| {
+        let registry = BindingRegistry::new().unwrap();
+        registry.register_provider_context(DEVICE, Arc::new(Parks)).unwrap();
+        let mut watch = registry.device(DEVICE).watch();
+        arm(Step::Looked, || ());
+        // The second look, behind which it would park.
+        arm(Step::Looked, move || drop(registry));
+        arm(Step::Parking, || panic!("nobody wakes it any more"));
+        assert_eq!(watch.changed_timeout(Duration::MAX), Err(RegistryGone { device: DEVICE }));
     });
 }
