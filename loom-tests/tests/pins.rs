@@ -501,14 +501,17 @@ mod promise {
         );
     }
 
-    /// R26, R31: who is refused on one stripe is not admitted on another afterwards, and what refused it is not Active.
+    /// R26, R31: who is refused on one stripe is not admitted on another afterwards, and what refused it is not Active. With a record on a
+    /// stripe as well: who is refused there is not the last to leave, and so has no fence of the last one's.
     #[test]
     fn refused_stays_refused_on_every_stripe() {
-        race(State::new, &[State::retire, |state| Saw::Tried((0..2).map(|lane| state.operate(lane)).collect())], |_, saw| {
-            let Saw::Tried(tried) = &saw[1] else { unreachable!() };
-            assert!(!matches!(tried[..], [Err(_), Ok(())]), "refused, then admitted");
-            assert!(tried.iter().all(|tried| matches!(tried, Ok(()) | Err(Retired))), "refused by what is Active: {tried:?}");
-        });
+        for start in [State::new, State::recorded] {
+            race(start, &[State::retire, |state| Saw::Tried((0..2).map(|lane| state.operate(lane)).collect())], |_, saw| {
+                let Saw::Tried(tried) = &saw[1] else { unreachable!() };
+                assert!(!matches!(tried[..], [Err(_), Ok(())]), "refused, then admitted");
+                assert!(tried.iter().all(|tried| matches!(tried, Ok(()) | Err(Retired))), "refused by what is Active: {tried:?}");
+            });
+        }
     }
 
     /// R31: whose release is refused by its stripe finds the mechanism lost.
