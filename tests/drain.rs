@@ -1116,7 +1116,9 @@ fn handles_are_counted() {
     let identity = rig.mechanism.identity();
     assert_eq!(
         text,
-        format!("{identity:?} is not torn down, handles that hold it: 5; drop its bindings, and what was made with them, and remove it")
+        format!(
+            "{identity:?} is not torn down, handles that hold it: 5; remove it unless it is removed, and drop its bindings and what was made with them"
+        )
     );
 
     let own = Capable::of(&rig);

@@ -56,7 +56,9 @@ pub struct Teardown {
 /// The time was over before a mechanism was torn down.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[error("{mechanism:?} is not torn down, handles that hold it: {handles}; drop its bindings, and what was made with them, and remove it")]
+#[error(
+    "{mechanism:?} is not torn down, handles that hold it: {handles}; remove it unless it is removed, and drop its bindings and what was made with them"
+)]
 #[non_exhaustive]
 pub struct StillHeld {
     /// The mechanism.
