@@ -129,6 +129,7 @@ impl DeviceHandle {
     /// # Progress
     ///
     /// Lock-free: each retry is paid for by a selection.
+    #[inline]
     #[cfg_attr(feature = "holders", track_caller)]
     pub fn bind(&self) -> Result<MemoryBinding, BindingError> {
         self.device().bind(|| self.registry.unselected(self.key()))
