@@ -1,31 +1,27 @@
 //! Models of `src/primitives/pins.rs` with those who wait until it is idle: closers, leavers and waiters.
 
+#[path = "support/count.rs"]
+mod count;
 mod support;
 
+use count::Count;
 use liveslot_loom::internals::{
-    atomic::{AtomicBool, Ordering::Relaxed},
+    atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Release},
+    },
     pins::{Close, Home, Pins},
     waiters::Waiter,
 };
 use std::{
     mem,
-    sync::{Arc, atomic::AtomicUsize},
-    task::{Poll, Wake, Waker},
+    sync::Arc,
+    task::{Poll, Waker},
 };
 use support::{race, race_at};
 
 /// Models of three roles are too large for all placements: one in which the last role comes last, one in which it comes first.
 const THREE: [[usize; 3]; 2] = [[2, 1, 0], [0, 1, 2]];
-
-/// Counts how often it was woken. In std's words, so that counting orders nothing.
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Relaxed);
-    }
-}
 
 struct State {
     pins: Pins,
@@ -64,7 +60,7 @@ impl State {
     /// As a mechanism's drain looks.
     fn look(&self) -> Option<()> {
         // Acquire: as a lifecycle word is read.
-        if !self.ended.load(std::sync::atomic::Ordering::Acquire) {
+        if !self.ended.load(Acquire) {
             return None;
         }
         self.pins.close_admission(Close::Retired);
@@ -82,7 +78,7 @@ impl State {
 
     /// Ends the life, closes, and wakes.
     fn end(&self) -> Poll<()> {
-        self.ended.store(true, std::sync::atomic::Ordering::Release);
+        self.ended.store(true, Release);
         self.pins.close_admission(Close::Retired);
         if let Some(waiters) = self.pins.waiting_if_idle() {
             waiters.notify();
@@ -111,7 +107,7 @@ impl State {
     #[track_caller]
     fn told(&self, polled: Poll<()>) {
         assert_eq!(self.look(), Some(()));
-        assert!(polled.is_ready() || self.waker.0.load(Relaxed) > 0, "the wake is lost");
+        assert!(polled.is_ready() || self.waker.times() > 0, "the wake is lost");
     }
 }
 

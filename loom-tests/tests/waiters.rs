@@ -1,30 +1,23 @@
 //! Models of `src/primitives/waiters.rs`: waiters that go to sleep, come back or leave, and events.
 
+#[path = "support/count.rs"]
+mod count;
 mod support;
 
+use count::Count;
 use liveslot_loom::internals::{
     atomic::{AtomicUsize, Ordering::Relaxed},
     waiters::{Waiter, Waiters},
 };
 use std::{
     mem,
-    sync::{Arc, atomic},
-    task::{Poll, Wake, Waker},
+    sync::Arc,
+    task::{Poll, Waker},
 };
 use support::{race, race_at};
 
 /// Models of three roles are too large for all placements: one in which the last role comes last, one in which it comes first.
 const THREE: [[usize; 3]; 2] = [[2, 1, 0], [0, 1, 2]];
-
-/// Counts how often it was woken. In std's words, so that counting orders nothing.
-#[derive(Default)]
-struct Count(atomic::AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Relaxed);
-    }
-}
 
 struct State {
     waiters: Waiters,
@@ -58,7 +51,7 @@ impl State {
     }
 
     fn woken(&self, waker: usize) -> usize {
-        self.wakers[waker].0.load(Relaxed)
+        self.wakers[waker].times()
     }
 
     #[track_caller]

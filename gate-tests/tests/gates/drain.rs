@@ -1,6 +1,6 @@
 //! Drains, and threads that are stopped between what they do and what they tell.
 
-use crate::support::{DEVICE, Site, Stopped, all_steps_were_reached, at, inactive, watched};
+use crate::support::{DEVICE, Site, Stopped, Woken, all_steps_were_reached, at, inactive, watched};
 use liveslot_gated::{
     BoundAllocation, Drain, MechanismLifecycle, MemoryBinding, RegisteredMechanism,
     internals::gates::{
@@ -13,7 +13,6 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc::{Receiver, Sender, channel},
     },
     task::{Context, Poll, Wake, Waker},
@@ -22,22 +21,6 @@ use std::{
 };
 
 const NOW: Duration = Duration::ZERO;
-
-/// Counts how often it was woken.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
-
-impl Woken {
-    fn times(&self) -> usize {
-        self.0.load(SeqCst)
-    }
-}
 
 fn poll<F: Future + Unpin>(future: &mut F, woken: &Arc<Woken>) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(&Waker::from(Arc::clone(woken))))

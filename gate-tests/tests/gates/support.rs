@@ -18,6 +18,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
+    task::Wake,
     thread::{self, ThreadId},
     time::Duration,
 };
@@ -300,6 +301,22 @@ impl<R: Send + 'static> Stopped<R> {
     pub fn go_on(self) -> R {
         self.signal.send(()).expect("the other thread has left its step");
         self.result.recv_timeout(WATCHDOG).expect("the other thread does not come to its end")
+    }
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+pub struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+impl Woken {
+    pub fn times(&self) -> usize {
+        self.0.load(SeqCst)
     }
 }
 

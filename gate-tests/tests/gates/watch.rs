@@ -1,6 +1,6 @@
 //! Watches, and calls that are stopped before they tell.
 
-use crate::support::{DEVICE, Site, Stopped, watched};
+use crate::support::{DEVICE, Site, Stopped, Woken, watched};
 use liveslot_gated::{
     BindingRegistry, ChangeCause, RegistryGone, SelectionWatch,
     internals::gates::{Step, arm},
@@ -8,24 +8,11 @@ use liveslot_gated::{
 use std::{
     future::Future,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    task::{Context, Poll, Wake, Waker},
+    sync::Arc,
+    task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
-
-/// Counts how often it was woken.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
 
 /// Polls `watch` once and sleeps on, while `action` runs. Gives how often it was woken.
 fn woken_by(watch: &mut SelectionWatch, action: impl FnOnce()) -> usize {
@@ -34,7 +21,7 @@ fn woken_by(watch: &mut SelectionWatch, action: impl FnOnce()) -> usize {
     let polled = changed.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&woken))));
     assert_eq!(polled, Poll::Pending);
     action();
-    woken.0.load(SeqCst)
+    woken.times()
 }
 
 /// A retirement is stopped before it has come to the slot: whoever looks finds nothing selected, and a removal tells in its place.

@@ -1,6 +1,7 @@
 //! Drains, and the calls that end a life or remove.
 
 use super::{
+    count::Count,
     support::race,
     world::{DEVICE, World},
 };
@@ -9,22 +10,9 @@ use std::{
     future::Future,
     mem,
     pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    task::{Context, Poll, Wake, Waker},
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
 };
-
-/// Counts how often it was woken, in std's words.
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Relaxed);
-    }
-}
 
 struct Draining {
     world: World<1>,
@@ -85,7 +73,7 @@ impl Draining {
 
     #[track_caller]
     fn told(&self, drained: bool) {
-        assert!(drained || self.waker.0.load(Relaxed) > 0, "the wake is lost");
+        assert!(drained || self.waker.times() > 0, "the wake is lost");
         let drain = pin!(self.world.registry.drain(self.world.mechanisms[0]).unwrap());
         assert_eq!(drain.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
     }

@@ -4,6 +4,8 @@
 //! A model asserts the exact outcome, and that the raw slot is sound at rest, which is what
 //! [`World::selected`](world::World::selected) looks at. What races with nothing is done in `setup`; roles make one or two calls.
 
+#[path = "../support/count.rs"]
+mod count;
 mod drain;
 mod lose;
 #[path = "../support/outcomes.rs"]

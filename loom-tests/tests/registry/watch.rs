@@ -1,6 +1,7 @@
 //! Watches, and the calls that change what is watched: no wake is lost, and the last state is found.
 
 use super::{
+    count::Count,
     roles::{Answer, Refusal::Unselected},
     support::{orders, race, race_at},
     world::*,
@@ -9,23 +10,10 @@ use liveslot_loom::{ChangeCause, DeviceHandle, MechanismIdentity, SelectionWatch
 use std::{
     future::Future,
     pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
-
-/// Counts how often it was woken, in std's words.
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Relaxed);
-    }
-}
 
 struct Watching {
     world: World<2>,
@@ -75,7 +63,7 @@ impl Watching {
     #[track_caller]
     fn seen(&self) -> (Option<MechanismIdentity>, Option<ChangeCause>) {
         let mut watch = self.watch.lock().unwrap().take().unwrap();
-        let woken = self.waker.0.load(Relaxed);
+        let woken = self.waker.times();
         let waker = Waker::from(Arc::clone(&self.waker));
         let change = match pin!(watch.changed()).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(change) => {
@@ -148,12 +136,12 @@ fn a_watch_and_a_loss() {
         std::mem::forget(lost);
         if let Poll::Ready(reason) = polled {
             assert_eq!(&*reason.unwrap(), "gone");
-            w.waker.0.fetch_add(1, Relaxed);
+            w.waker.wake_by_ref();
         }
         Ok(w.world.at(0))
     };
     race(Watching::watched, &[lost, |w| w.world.invalidate("gone")], |w, _| {
-        assert_ne!(w.waker.0.load(Relaxed), 0, "neither told nor woken");
+        assert_ne!(w.waker.times(), 0, "neither told nor woken");
         assert_eq!(w.device.selected(), None);
     });
 }
