@@ -143,11 +143,8 @@ impl BindingRegistry {
     ///
     /// Lock-free.
     pub fn drain(&self, mechanism: RegisteredMechanism) -> Result<Drain, BindingError> {
-        let guard = epoch::pin();
-        let (_, found) = self.inner.mechanism(mechanism, &guard)?;
-        let mechanism = found.own();
-        drop(guard);
-        Ok(Drain { waiter: Waiter::new(Arc::clone(mechanism.pins.waiters())), mechanism })
+        let (mechanism, waiter) = self.inner.waiter(mechanism)?;
+        Ok(Drain { mechanism, waiter })
     }
 
     /// [Retires](Self::retire) a mechanism and waits for it to [drain](Self::drain).
@@ -190,6 +187,18 @@ impl BindingRegistry {
     /// Lock-free.
     pub fn remove_when_drained(&self, mechanism: RegisteredMechanism) -> Result<RemoveWhenDrained, BindingError> {
         Ok(RemoveWhenDrained { drain: self.drain(mechanism)?, registry: Arc::downgrade(&self.inner), token: mechanism })
+    }
+}
+
+impl Inner {
+    /// A registered mechanism's memory, and one more who waits for what becomes of it.
+    pub(super) fn waiter(&self, token: RegisteredMechanism) -> Result<(Arc<Mechanism>, Waiter<Arc<Waiters>>), BindingError> {
+        let guard = epoch::pin();
+        let (_, found) = self.mechanism(token, &guard)?;
+        let mechanism = found.own();
+        drop(guard);
+        let waiter = Waiter::new(Arc::clone(mechanism.pins.waiters()));
+        Ok((mechanism, waiter))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     error::BindingError,
     mechanism::Mechanism,
     primitives::waiters::{Waiter, Waiters},
-    sync::{Arc, epoch},
+    sync::Arc,
     wait,
 };
 use std::{
@@ -81,11 +81,8 @@ impl BindingRegistry {
     ///
     /// Lock-free.
     pub fn teardown(&self, mechanism: RegisteredMechanism) -> Result<Teardown, BindingError> {
-        let guard = epoch::pin();
-        let (_, found) = self.inner.mechanism(mechanism, &guard)?;
-        let mechanism = found.own();
-        drop(guard);
-        Ok(Teardown { waiter: Waiter::new(Arc::clone(mechanism.pins.waiters())), mechanism })
+        let (mechanism, waiter) = self.inner.waiter(mechanism)?;
+        Ok(Teardown { mechanism, waiter })
     }
 }
 
