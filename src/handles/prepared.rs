@@ -168,7 +168,10 @@ impl MemoryBinding {
     #[inline]
     pub fn release(&self, allocation: BoundAllocation) -> Result<(), ExplicitReleaseError> {
         let mut request = self.prepare_release(allocation)?;
-        request.conclude(|_| ()).map_err(|outcome| retained(outcome, request.into_metadata()))
+        let concluded = request.conclude(|_| ());
+        // Not dropped as a request, which would look once more whether it has ended.
+        let metadata = request.into_metadata();
+        concluded.map_err(|outcome| retained(outcome, metadata))
     }
 }
 
