@@ -110,7 +110,7 @@ impl BindingRegistry {
     #[cfg_attr(feature = "holders", track_caller)]
     pub fn bind(&self, device: DeviceKey) -> Result<MemoryBinding, BindingError> {
         match self.inner.devices.get(device) {
-            Some(found) => found.bind(|| self.inner.unselected(device)),
+            Some(found) => found.bind(|| self.inner.unselected(found.key)),
             None => Err(self.inner.unselected(device)),
         }
     }
@@ -140,7 +140,6 @@ impl BindingRegistry {
 }
 
 impl Inner {
-    /// What `mechanism` names, to be selected, and its device.
     /// The error for a candidate that was dead, or died before it was decided upon.
     #[cold]
     pub(super) fn died(&self, dead: &Mechanism) -> BindingError {
@@ -154,6 +153,7 @@ impl Inner {
         self.refused(BindingError::NoSelectedMechanism(device))
     }
 
+    /// What `mechanism` names, to be selected, and its device.
     pub(super) fn candidate(&self, mechanism: RegisteredMechanism) -> Result<(&Device, Arc<Mechanism>), BindingError> {
         let guard = epoch::pin();
         let (device, found) = self.mechanism(mechanism, &guard)?;
