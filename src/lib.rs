@@ -44,6 +44,53 @@
 //! [`BindingRegistry::to_dot`] for a picture, [`BindingRegistry::holders`] for the bindings of one mechanism and where they were made,
 //! `MechanismGauges` (feature `metrics`) for an exporter.
 //!
+//! # Waiting
+//!
+//! [`SelectionWatch`], [`Drain`], [`RemoveWhenDrained`] and [`Teardown`] wait as futures of any runtime, or with the calling thread. A
+//! waker is called by the thread that causes the event, with nothing held, after every parked thread was woken and every destructor has
+//! run; its panic is counted, and goes no further. Wakers are expected to return. One that does not keeps that thread, and the futures
+//! behind it at the same event until the next event or their next poll, and nothing else. Where a waker may block, or where the thread
+//! that lets the last allocation go has no time for other people's wakers, have them called elsewhere:
+//!
+//! ```
+//! # use liveslot::{BindingRegistry, DeviceKey, HostAllocator};
+//! use std::{future::poll_fn, pin::pin, sync::{Arc, mpsc}, task::{Context, Wake, Waker}};
+//!
+//! /// Hands a waker to whoever calls it.
+//! struct Elsewhere(mpsc::Sender<Waker>, Waker);
+//!
+//! impl Wake for Elsewhere {
+//!     fn wake(self: Arc<Self>) {
+//!         let _ = self.0.send(self.1.clone());
+//!     }
+//! }
+//!
+//! async fn woken_elsewhere<T>(future: impl Future<Output = T>, wakers: mpsc::Sender<Waker>) -> T {
+//!     let mut future = pin!(future);
+//!     poll_fn(|context| {
+//!         let elsewhere = Waker::from(Arc::new(Elsewhere(wakers.clone(), context.waker().clone())));
+//!         future.as_mut().poll(&mut Context::from_waker(&elsewhere))
+//!     })
+//!     .await
+//! }
+//!
+//! # let registry = BindingRegistry::new()?;
+//! # let context = registry.register_provider_context(DeviceKey::HOST, Arc::new(()))?;
+//! # let authority = registry.register_authority(DeviceKey::HOST, Arc::new(()))?;
+//! # let mechanism = registry.register_allocator(context, authority, Arc::new(HostAllocator))?;
+//! let (wakers, to_call) = mpsc::channel();
+//! let binding = registry.bind(DeviceKey::HOST)?;
+//! let allocation = binding.allocate(64, 8)?;
+//! let mut drained = pin!(woken_elsewhere(registry.retire_and_drain(mechanism)?, wakers));
+//! let mut context = Context::from_waker(Waker::noop()); // a runtime's
+//! assert!(drained.as_mut().poll(&mut context).is_pending());
+//!
+//! binding.release(allocation)?; // sends the waker, and calls none
+//! to_call.recv()?.wake(); // on a thread that is there for it
+//! assert!(drained.as_mut().poll(&mut context).is_ready());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Features
 //!
 //! All are off by default.
