@@ -42,7 +42,7 @@ use std::{
         Arc, Mutex,
         mpsc::{Sender, channel},
     },
-    task::{Context, Waker},
+    task::{Context, Wake, Waker},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -743,6 +743,43 @@ fn a_waker_that_blocks() {
     drop(held.view);
     assert_eq!(rig.log.take(), ["A dropped"]);
     assert_eq!(teardown.wait(NOW), Ok(()));
+}
+
+/// What the crate documentation advises where a waker may block: its owner has it called elsewhere. Then not even a future behind it is
+/// delayed, with nothing else happening.
+#[test]
+fn a_waker_that_blocks_elsewhere() {
+    struct Elsewhere(Waker);
+    impl Wake for Elsewhere {
+        fn wake(self: Arc<Self>) {
+            thread::spawn(move || self.0.wake_by_ref());
+        }
+    }
+
+    let rig = Rig::new();
+    let held = hold(&rig);
+    let (stop, gate) = gate();
+    let (behind, reached) = channel();
+    let tell = || {
+        let behind = behind.clone();
+        Woken::with(move || behind.send(()).unwrap())
+    };
+    let woken = [Woken::with(move || stop.park()), tell(), tell()];
+    let mut drains = [(); 3].map(|()| drain(&rig));
+    rig.registry.retire(rig.mechanism).unwrap();
+    for (drain, woken) in drains.iter_mut().zip(&woken) {
+        let elsewhere = Waker::from(Arc::new(Elsewhere(Waker::from(Arc::clone(woken)))));
+        assert!(pin!(drain).poll(&mut Context::from_waker(&elsewhere)).is_pending());
+    }
+    in_time(move || {
+        held.binding.release(held.allocation).unwrap();
+        gate.reached();
+        reached.recv().unwrap();
+        reached.recv().unwrap();
+        gate.open();
+    });
+    assert_eq!(polled(&mut drains, &woken), [true; 3]);
+    assert_eq!(times(&woken), [1; 3]);
 }
 
 /// A thread may wait in the destructor of a thread-local, when it exits.
