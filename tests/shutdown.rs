@@ -337,6 +337,62 @@ fn a_context_waits_for_an_authority_that_somebody_removes() {
     assert_eq!(rig.log.take(), ["C dropped"]);
 }
 
+/// Registers allocator B, authority R and context D of a device that comes after the rig's.
+fn elsewhere(rig: &Rig) {
+    let (device, script) = (DeviceKey::device(1), Arc::<Script>::default());
+    let context = rig.registry.register_provider_context(device, Resource::context("D", &rig.log, &script)).unwrap();
+    let authority = rig.registry.register_authority(device, Resource::authority("R", &rig.log, &script)).unwrap();
+    let allocator = Double::new("B", ["R", "D"], device, &rig.log, &script);
+    rig.registry.register_allocator_with_device(context, authority, allocator, device).unwrap();
+}
+
+/// R48: an authority whose destructor does not return keeps a shutdown from the contexts of its own device, and of no other.
+#[test]
+fn a_removal_that_blocks_keeps_the_contexts_of_its_device() {
+    let rig = Rig::new();
+    elsewhere(&rig);
+    rig.registry.retire(rig.mechanism).unwrap();
+    rig.registry.remove(rig.mechanism).unwrap();
+    rig.log.take();
+    let (stop, parked) = gate();
+    arm(&rig.script.authority_drop, move || stop.park());
+    let (registry, authority) = (rig.registry.clone(), rig.authority);
+    let removing = thread::spawn(move || registry.remove_authority(authority));
+    parked.reached();
+    for removed in [&["B dropped", "R dropped", "D dropped"][..], &[]] {
+        let report = shutdown(&rig, NOW);
+        assert_eq!(rig.log.take(), removed);
+        assert_eq!((report.authorities.len(), &report.provider_contexts[..]), (0, &[rig.context.identity()][..]));
+    }
+    parked.open();
+    removing.join().unwrap().unwrap();
+    complete(&rig, 0);
+    assert_eq!(rig.log.take(), ["Q dropped", "C dropped"]);
+}
+
+/// R48: the same within a shutdown. What that one has not come to, of this device and others, is another one's to remove.
+#[test]
+fn a_shutdown_that_blocks_keeps_the_contexts_of_one_device() {
+    let rig = Rig::new();
+    elsewhere(&rig);
+    rig.registry.register_authority(DEVICE, Resource::authority("S", &rig.log, &Arc::default())).unwrap();
+    let (stop, parked) = gate();
+    arm(&rig.script.authority_drop, move || stop.park());
+    let registry = rig.registry.clone();
+    let stopped = thread::spawn(move || registry.shutdown(NOW).unwrap());
+    parked.reached();
+    assert_eq!(rig.log.take(), ["A dropped", "B dropped"]);
+    let report = shutdown(&rig, NOW);
+    assert_eq!(rig.log.take(), ["S dropped", "R dropped", "D dropped"]);
+    assert_eq!((report.authorities.len(), &report.provider_contexts[..]), (0, &[rig.context.identity()][..]));
+    parked.open();
+    let report = stopped.join().unwrap();
+    assert!(report.is_complete(), "{report}");
+    assert_eq!(report.removed, 2);
+    assert_eq!(rig.log.take(), ["Q dropped", "C dropped"]);
+    complete(&rig, 0);
+}
+
 /// Nothing is complete while a registration that came too late is being destroyed elsewhere, with its share of authority and context.
 #[test]
 fn a_registration_that_is_taken_back_is_waited_for() {

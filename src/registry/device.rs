@@ -9,24 +9,28 @@ use crate::{
     primitives::{NotReplaced, SelectionSlot, once::WriteOnce, table::Table},
     sync::{
         Arc,
-        atomic::{Ordering::*, fence},
+        atomic::{AtomicUsize, Ordering::*, fence},
         gate,
     },
 };
 use std::{fmt, ptr::NonNull};
 
-/// Created by the first registration that needs it, and never removed.
+/// Created by the first call that needs it, and never removed.
 pub(super) struct Device {
     pub(super) key: DeviceKey,
     pub(super) slot: SelectionSlot<Mechanism>,
     pub(super) mechanisms: Table<Mechanism>,
     /// There once somebody has watched the device.
     pub(super) watched: WriteOnce<Arc<Watched>>,
+    /// How many calls are removing and destroying authorities of the device. Shared with them: one that is made within a destructor may
+    /// outlive the registry.
+    pub(super) releasing: Arc<AtomicUsize>,
 }
 
 impl Device {
     pub(super) fn new(key: DeviceKey) -> Self {
-        Self { key, slot: SelectionSlot::new(), mechanisms: Table::new(), watched: WriteOnce::new() }
+        let (slot, mechanisms, watched) = (SelectionSlot::new(), Table::new(), WriteOnce::new());
+        Self { key, slot, mechanisms, watched, releasing: Arc::new(AtomicUsize::new(0)) }
     }
 
     /// A binding to whatever is selected, or what there is instead.

@@ -64,7 +64,7 @@ use crate::{
     },
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize},
+        atomic::{AtomicBool, AtomicU64},
         epoch,
     },
 };
@@ -109,8 +109,6 @@ struct Inner {
     closed: AtomicBool,
     /// What was removed since, or found in the middle of that, and is not torn down.
     ending: Table<Mechanism>,
-    /// How many calls are removing and destroying authorities.
-    releasing: Arc<AtomicUsize>,
 }
 
 impl BindingRegistry {
@@ -134,7 +132,6 @@ impl BindingRegistry {
             authorities: Table::new(),
             closed: AtomicBool::new(false),
             ending: Table::new(),
-            releasing: Arc::new(AtomicUsize::new(0)),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

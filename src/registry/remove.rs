@@ -91,7 +91,7 @@ impl BindingRegistry {
     }
 
     /// Removes an authority that no registered mechanism uses, as [`remove_provider_context`](Self::remove_provider_context)
-    /// does a context. Until its destructor has ended, a [`shutdown`](Self::shutdown) leaves the provider contexts alone.
+    /// does a context. Until its destructor has ended, a [`shutdown`](Self::shutdown) leaves the provider contexts of its device alone.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl BindingRegistry {
     pub fn remove_authority(&self, authority: RegisteredAuthority) -> Result<(), BindingError> {
         let guard = epoch::pin();
         let found = self.inner.authority(authority, &guard)?.own();
-        let releasing = self.inner.releasing();
+        let releasing = self.inner.releasing(authority.device);
         match remove_support(&self.inner.authorities, authority.place, &found, guard) {
             Ok(resource) => {
                 let mut destruction = Destruction::default();

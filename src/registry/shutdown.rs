@@ -33,11 +33,15 @@
 //! Several calls at once do the same to the same mechanisms. Each step has one winner, and each call looks for itself what is left. An
 //! authority's destructor may rely on the context, so no call removes a context before the authorities that its mechanisms used are
 //! removed and the registry's share of them destroyed, whoever does that; the other shares are mechanisms', each of which has one of its
-//! context as well. A call notes the contexts that no mechanism uses, counts itself, removes the authorities that none uses,
-//! and uncounts itself; if it was alone then, it removes the contexts it has noted. A mechanism stops using its authority before its
-//! context; so the authorities of those contexts were unused or removed when the call came to them, and who had removed one was counted
-//! or through with it: [`remove_authority`](BindingRegistry::remove_authority) counts itself as well. What others begin to remove afterwards
-//! belongs to other contexts.
+//! context as well. A mechanism's authority and context are of its device, so a call goes from device to device. It notes the contexts
+//! of the device that no mechanism uses, counts itself there, removes the authorities of the device that none uses, and uncounts itself; if
+//! it was alone there then, it removes the contexts it has noted. A mechanism stops using its authority before its context; so the
+//! authorities of those contexts were unused or removed when the call came to them, and who had removed one was counted or through with it:
+//! [`remove_authority`](BindingRegistry::remove_authority) counts itself as well. What others begin to remove afterwards belongs to other
+//! contexts.
+//!
+//! Each authority and each context is destroyed before the next one is removed. So if a destructor does not return, another call removes and
+//! destroys the rest; not the contexts of the device, though, if the destructor is an authority's.
 //!
 //! A registration that the list misses has its mechanism torn down by its own call. It is in use of a context until it is marked as
 //! removed, and from then on in its device's table or the list of what ends. So once no context is left, one more look at these finds what
@@ -53,7 +57,7 @@ use super::{
 };
 use crate::{
     callback,
-    contract::{AuthorityIdentity, DeviceKey, ProviderContextIdentity},
+    contract::{AuthorityIdentity, DeviceKey, ProviderContextIdentity, Tier},
     error::BindingError,
     mechanism::{Mechanism, Support, teardown::Destruction, told},
     primitives::{
@@ -70,6 +74,7 @@ use crate::{
     },
 };
 use std::{
+    collections::BTreeMap,
     fmt,
     time::{Duration, Instant},
 };
@@ -97,7 +102,7 @@ pub struct ShutdownReport {
     /// Authorities that are left, since a registered mechanism uses them.
     pub authorities: Vec<AuthorityIdentity>,
     /// Provider contexts that are left, since a registered mechanism uses them, or did when this call last looked, or another call is
-    /// removing and destroying an authority.
+    /// removing and destroying an authority of their device.
     pub provider_contexts: Vec<ProviderContextIdentity>,
     /// How many of the destructors that fell to this call, and of the steps that it has told, have panicked. These are counted in
     /// [`suppressed_panics`](crate::suppressed_panics) as well.
@@ -316,46 +321,64 @@ impl Inner {
         report.carry_out(Removed::end(&removed));
     }
 
-    /// Removes the authorities, then the provider contexts, that no mechanism uses.
+    /// Removes the authorities, then the provider contexts, that no mechanism uses, one device after the other.
     fn remove_unused(&self, report: &mut ShutdownReport) {
-        // Acquire, within: their authorities are unused as well, see `Registration`.
-        let (idle, used): (Vec<_>, Vec<_>) = listed(&self.contexts).into_iter().partition(|(_, context)| !context.is_used());
-        let releasing = self.releasing();
-        let (mut authorities, mut contexts) = (Destruction::default(), Destruction::default());
-        let stays = remove_unused(&self.authorities, listed(&self.authorities), &mut authorities, |device, number| {
+        let (mut left_authorities, mut left_contexts) = (Vec::new(), Vec::new());
+        for ((tier, index), [contexts, authorities]) in self.supports() {
+            let device = DeviceKey { tier, index };
+            // Acquire, within: their authorities are unused as well, see `Registration`.
+            let (idle, used): (Vec<_>, Vec<_>) = contexts.into_iter().partition(|(_, context)| !context.is_used());
             // Behind the contexts: a subscriber that stops is not to keep them, nor this call counted.
-            contexts.tell(move || told::authority_removed(device, AuthorityIdentity::from_number(number)));
-        });
-        report.carry_out(authorities);
-        report.authorities = stays.into_iter().map(AuthorityIdentity::from_number).collect();
-
-        let alone = releasing.end();
-        gate!(AuthoritiesRemoved);
-        let (idle, others) = if alone { (idle, Vec::new()) } else { (Vec::new(), idle) };
-        let mut removed = Vec::new();
-        let stays = remove_unused(&self.contexts, idle, &mut contexts, |device, number| removed.push((device, number)));
-        for (device, number) in removed {
-            contexts.tell(move || told::context_removed(device, ProviderContextIdentity::from_number(number)));
+            let mut told = Destruction::default();
+            let releasing = self.releasing(device);
+            left_authorities.extend(report.remove_unused(&self.authorities, authorities, |number| {
+                told.tell(move || told::authority_removed(device, AuthorityIdentity::from_number(number)));
+            }));
+            let alone = releasing.end();
+            gate!(AuthoritiesRemoved);
+            let (idle, others) = if alone { (idle, Vec::new()) } else { (Vec::new(), idle) };
+            left_contexts.extend(used.iter().chain(&others).map(|(_, context)| context.tag()));
+            left_contexts.extend(report.remove_unused(&self.contexts, idle, |number| {
+                told.tell(move || told::context_removed(device, ProviderContextIdentity::from_number(number)));
+            }));
+            report.carry_out(told);
         }
-        report.carry_out(contexts);
-        let mut stays: Vec<_> = stays.into_iter().chain(used.iter().chain(&others).map(|(_, context)| context.tag())).collect();
-        stays.sort_unstable();
-        report.provider_contexts = stays.into_iter().map(ProviderContextIdentity::from_number).collect();
+        left_authorities.sort_unstable();
+        left_contexts.sort_unstable();
+        report.authorities = left_authorities.into_iter().map(AuthorityIdentity::from_number).collect();
+        report.provider_contexts = left_contexts.into_iter().map(ProviderContextIdentity::from_number).collect();
+    }
+
+    /// The contexts and the authorities of each device that has any.
+    fn supports(&self) -> BTreeMap<(Tier, u32), [Vec<Registered>; 2]> {
+        let mut supports = BTreeMap::<_, [Vec<_>; 2]>::new();
+        let guard = epoch::pin();
+        for (kind, table) in [&self.contexts, &self.authorities].into_iter().enumerate() {
+            for (place, found) in table.places(&guard) {
+                let DeviceKey { tier, index } = found.device;
+                supports.entry((tier, index)).or_default()[kind].push((place, found.own()));
+            }
+        }
+        supports
     }
 }
 
-/// A call that removes and destroys authorities, counted until it [ends](Self::end).
+/// A context or an authority, and where it is, or was, registered.
+type Registered = (Place, Arc<Support>);
+
+/// A call that removes and destroys authorities of a device, counted there until it [ends](Self::end).
 #[must_use = "it is counted until it ends"]
 pub(super) struct Releasing(Arc<AtomicUsize>);
 
 impl Inner {
-    /// Counts a call that will remove authorities.
-    pub(super) fn releasing(&self) -> Releasing {
+    /// Counts a call that will remove authorities of `device`.
+    pub(super) fn releasing(&self, device: DeviceKey) -> Releasing {
+        let releasing = Arc::clone(&self.devices.get_or_create(device).releasing);
         // Relaxed: the fence.
-        self.releasing.fetch_add(1, Relaxed);
+        releasing.fetch_add(1, Relaxed);
         // Release: we are counted before we mark an authority as removed. Pairs with the fence in `end`.
         fence(Release);
-        Releasing(Arc::clone(&self.releasing))
+        Releasing(releasing)
     }
 }
 
@@ -369,35 +392,26 @@ impl Releasing {
     }
 }
 
-/// What a table has.
-fn listed(table: &Table<Support>) -> Vec<(Place, Arc<Support>)> {
-    let guard = epoch::pin();
-    table.places(&guard).map(|(place, found)| (place, found.own())).collect()
-}
-
-/// Removes those that are not in use, notes what is to be destroyed then, and shows which they are. Gives the numbers of what stays.
-fn remove_unused(
-    table: &Table<Support>,
-    supports: Vec<(Place, Arc<Support>)>,
-    due: &mut Destruction,
-    mut removed: impl FnMut(DeviceKey, u64),
-) -> Vec<u64> {
-    let mut stays = Vec::new();
-    for (place, support) in supports {
-        match remove_support(table, place, &support, epoch::pin()) {
-            Ok(resource) => {
-                due.owe(|due| due.destroy(resource));
-                removed(support.device, support.tag());
-            }
-            Err(Remove::InUse) => stays.push(support.tag()),
-            Err(_) => {}
-        }
-    }
-    stays.sort_unstable();
-    stays
-}
-
 impl ShutdownReport {
+    /// Removes those that are not in use, and shows which they are; each is destroyed before the next one is removed. Gives the numbers of
+    /// what stays.
+    fn remove_unused(&mut self, table: &Table<Support>, supports: Vec<Registered>, mut removed: impl FnMut(u64)) -> Vec<u64> {
+        let mut stays = Vec::new();
+        for (place, support) in supports {
+            match remove_support(table, place, &support, epoch::pin()) {
+                Ok(resource) => {
+                    let mut due = Destruction::default();
+                    due.owe(|due| due.destroy(resource));
+                    self.carry_out(due);
+                    removed(support.tag());
+                }
+                Err(Remove::InUse) => stays.push(support.tag()),
+                Err(_) => {}
+            }
+        }
+        stays
+    }
+
     fn carry_out(&mut self, destruction: Destruction) {
         self.panicked += destruction.carried_out().suppress();
     }
