@@ -6,7 +6,7 @@ mod support;
 
 use liveslot_loom::internals::use_count::{
     Remove::{self, Already, InUse, Removed},
-    UseCount,
+    Unused, UseCount,
 };
 use resource::Resource;
 use support::race;
@@ -15,6 +15,8 @@ use support::race;
 struct Thing {
     uses: UseCount,
     resource: Resource,
+    /// Since when a removal is refused for a use.
+    noted: Option<Unused>,
 }
 
 /// What became of a role.
@@ -27,13 +29,23 @@ enum Did {
 
 impl Thing {
     fn new() -> Self {
-        Self { uses: UseCount::new(), resource: Resource::new() }
+        Self { uses: UseCount::new(), resource: Resource::new(), noted: None }
     }
 
     fn used_once() -> Self {
         let thing = Self::new();
         thing.uses.enter().unwrap();
         thing
+    }
+
+    /// Has been used, and is not when somebody looks.
+    fn looked_at() -> Self {
+        let thing = Self::used_once();
+        assert!(thing.uses.unused().is_none());
+        thing.uses.leave();
+        let noted = thing.uses.unused();
+        assert!(noted.is_some());
+        Self { noted, ..thing }
     }
 
     /// Uses it, and goes on using it.
@@ -61,7 +73,7 @@ impl Thing {
     }
 
     fn remove(&self) -> Did {
-        let removal = self.uses.remove();
+        let removal = self.uses.remove(self.noted);
         if removal == Removed {
             self.resource.tear_down();
         }
@@ -94,7 +106,7 @@ fn a_removal_comes_after_every_use() {
             other => panic!("removed by nobody: {other:?}"),
         }
         // What was not removed can be removed now: nobody is counted any more.
-        let then = thing.uses.remove();
+        let then = thing.uses.remove(None);
         assert_eq!(then, if did[2] == Did::Tried(Removed) { Already } else { Removed }, "{did:?}");
     });
 }
@@ -108,11 +120,22 @@ fn removals_have_one_winner() {
             Did::Refused => assert_eq!(won, 1, "refused, and not one winner: {did:?}"),
             Did::Used if won == 0 => {
                 assert_eq!(did[..2], [Did::Tried(InUse); 2]);
-                assert_eq!(thing.uses.remove(), Removed, "a use has stayed");
+                assert_eq!(thing.uses.remove(None), Removed, "a use has stayed");
             }
             _ => assert_eq!(won, 1, "not one winner: {did:?}"),
         }
         let told = did.iter().filter(|did| **did == Did::Tried(Already)).count();
         assert!(told <= won, "removed by nobody: {did:?}");
+    });
+}
+
+/// A use that has begun since somebody looked stands in the way of that one's removal, also when it has ended, and of no other.
+#[test]
+fn a_use_since_refuses_a_removal() {
+    race(Thing::looked_at, &[Thing::pass_through, Thing::remove], |thing, did| {
+        let used = did == [Did::Used, Did::Tried(InUse)];
+        let removed = did == [Did::Refused, Did::Tried(Removed)];
+        assert!(used || removed, "used and removed, or neither: {did:?}");
+        assert_eq!(thing.uses.remove(None), if used { Removed } else { Already });
     });
 }

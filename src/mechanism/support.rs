@@ -9,7 +9,7 @@ use crate::{
     contract::{BindingResource, DeviceKey},
     primitives::{
         table::Tagged,
-        use_count::{Gone, Remove, UseCount},
+        use_count::{Gone, Remove, Unused, UseCount},
     },
     sync::{Arc, UnsafeCell},
 };
@@ -42,14 +42,14 @@ impl Support {
         Ok(InUse(self))
     }
 
-    /// Whether a registered mechanism uses it.
-    pub(crate) fn is_used(&self) -> bool {
-        self.uses.is_used()
+    /// Notes that no registered mechanism uses it, if so.
+    pub(crate) fn unused(&self) -> Option<Unused> {
+        self.uses.unused()
     }
 
-    /// Removes the registration unless it is in use. The winner is handed the resource, and drops it with nothing held.
-    pub(crate) fn remove(&self) -> Result<Arc<dyn BindingResource>, Remove> {
-        match self.uses.remove() {
+    /// Removes the registration unless it is in use, or was `since`. The winner is handed the resource, and drops it with nothing held.
+    pub(crate) fn remove(&self, since: Option<Unused>) -> Result<Arc<dyn BindingResource>, Remove> {
+        match self.uses.remove(since) {
             // SAFETY: one call is told `Removed`, over a count of zero that never rises again: no user reads the cell.
             Remove::Removed => self.resource.with_mut(|resource| unsafe { (*resource).take() }).ok_or(Remove::Already),
             refused => Err(refused),

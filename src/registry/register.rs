@@ -152,7 +152,7 @@ fn register_support(
     gate!(Registered);
     if inner.is_too_late() {
         // If it is a shutdown that has removed it, the resource is that one's to destroy.
-        if let Ok(resource) = remove_support(table, place, &support, epoch::pin()) {
+        if let Ok(resource) = remove_support(table, place, &support, None, epoch::pin()) {
             destroy(resource);
         }
         return Err(BindingError::ShutDown);

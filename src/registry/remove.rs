@@ -13,7 +13,7 @@ use crate::{
         MechanismLifecycle,
         liveness::Step,
         table::{Place, Table, Tagged},
-        use_count::Remove,
+        use_count::{Remove, Unused},
     },
     sync::{Arc, epoch, gate},
 };
@@ -79,7 +79,7 @@ impl BindingRegistry {
     pub fn remove_provider_context(&self, context: RegisteredProviderContext) -> Result<(), BindingError> {
         let guard = epoch::pin();
         let found = self.inner.context(context, &guard)?.own();
-        let resource = remove_support(&self.inner.contexts, context.place, &found, guard).map_err(|refused| match refused {
+        let resource = remove_support(&self.inner.contexts, context.place, &found, None, guard).map_err(|refused| match refused {
             Remove::InUse => BindingError::ProviderContextInUse(context.identity),
             _ => BindingError::UnregisteredProviderContext(context.identity),
         })?;
@@ -108,7 +108,7 @@ impl BindingRegistry {
         let guard = epoch::pin();
         let found = self.inner.authority(authority, &guard)?.own();
         let releasing = self.inner.releasing(authority.device);
-        match remove_support(&self.inner.authorities, authority.place, &found, guard) {
+        match remove_support(&self.inner.authorities, authority.place, &found, None, guard) {
             Ok(resource) => {
                 let mut destruction = Destruction::default();
                 destruction.owe(|destruction| {
@@ -194,14 +194,15 @@ impl Drop for Removed<'_> {
     }
 }
 
-/// Removes a registration that is not in use. The winner unlinks it, and is to destroy its share of the resource.
+/// Removes a registration that is not in use, nor was `since`. The winner unlinks it, and is to destroy its share of the resource.
 pub(super) fn remove_support(
     table: &Table<Support>,
     place: Place,
     found: &Support,
+    since: Option<Unused>,
     guard: epoch::Guard,
 ) -> Result<Arc<dyn BindingResource>, Remove> {
-    let resource = found.remove()?;
+    let resource = found.remove(since)?;
     let unlinked = table.remove(place, found.tag(), &guard);
     debug_assert!(unlinked, "the use count has one winner");
     drop(guard);

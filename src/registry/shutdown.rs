@@ -35,13 +35,13 @@
 //! removed and the registry's share of them destroyed, whoever does that; the other shares are mechanisms', each of which has one of its
 //! context as well. A mechanism's authority and context are of its device, so a call goes from device to device. It notes the contexts
 //! of the device that no mechanism uses, counts itself there, removes the authorities of the device that none uses, and uncounts itself; if
-//! it was alone there then, it removes the contexts it has noted. A mechanism stops using its authority before its context; so the
-//! authorities of those contexts were unused or removed when the call came to them, and who had removed one was counted or through with it:
-//! [`remove_authority`](BindingRegistry::remove_authority) counts itself as well. What others begin to remove afterwards belongs to other
-//! contexts.
+//! it was alone there then, it removes those contexts that none has used since. A mechanism stops using its authority before its context.
+//! So when the call came to the authorities of those contexts, they were unused, or removed, and who had removed one was counted or through
+//! with it: [`remove_authority`](BindingRegistry::remove_authority) counts itself as well. What others begin to remove afterwards
+//! belongs to other contexts: none waits for an authority that mechanisms of others still use.
 //!
-//! Each authority and each context is destroyed before the next one is removed. So if a destructor does not return, another call removes and
-//! destroys the rest; not the contexts of the device, though, if the destructor is an authority's.
+//! Each authority and each context is destroyed before the next one is removed. So if its destructor does not return, another call removes
+//! and destroys the rest; not the contexts of the device, though, if it is an authority's.
 //!
 //! A registration that the list misses has its mechanism torn down by its own call. It is in use of a context until it is marked as
 //! removed, and from then on in its device's table or the list of what ends. So once no context is left, one more look at these finds what
@@ -64,7 +64,7 @@ use crate::{
         MechanismLifecycle,
         liveness::Step,
         table::{Place, Table, Tagged},
-        use_count::Remove,
+        use_count::{Remove, Unused},
     },
     sync::{
         Arc,
@@ -101,8 +101,8 @@ pub struct ShutdownReport {
     pub held: Vec<StillHeld>,
     /// Authorities that are left, since a registered mechanism uses them.
     pub authorities: Vec<AuthorityIdentity>,
-    /// Provider contexts that are left, since a registered mechanism uses them, or did when this call last looked, or another call is
-    /// removing and destroying an authority of their device.
+    /// Provider contexts that are left, since a registered mechanism uses them, or did while this call last looked, or another call
+    /// is removing and destroying an authority of their device.
     pub provider_contexts: Vec<ProviderContextIdentity>,
     /// How many of the destructors that fell to this call, and of the steps that it has told, have panicked. These are counted in
     /// [`suppressed_panics`](crate::suppressed_panics) as well.
@@ -326,8 +326,16 @@ impl Inner {
         let (mut left_authorities, mut left_contexts) = (Vec::new(), Vec::new());
         for ((tier, index), [contexts, authorities]) in self.supports() {
             let device = DeviceKey { tier, index };
-            // Acquire, within: their authorities are unused as well, see `Registration`.
-            let (idle, used): (Vec<_>, Vec<_>) = contexts.into_iter().partition(|(_, context)| !context.is_used());
+            let mut idle = Vec::new();
+            for (place, context) in contexts {
+                // Acquire, within: their authorities are unused as well, see `Registration`.
+                match context.unused() {
+                    // A registration that comes too late may use it, and an authority that another call removes when that one has gone.
+                    Some(since) => idle.push(((place, context), Some(since))),
+                    None => left_contexts.push(context.tag()),
+                }
+            }
+            let authorities = authorities.into_iter().map(|authority| (authority, None));
             // Behind the contexts: a subscriber that stops is not to keep them, nor this call counted.
             let mut told = Destruction::default();
             let releasing = self.releasing(device);
@@ -337,7 +345,7 @@ impl Inner {
             let alone = releasing.end();
             gate!(AuthoritiesRemoved);
             let (idle, others) = if alone { (idle, Vec::new()) } else { (Vec::new(), idle) };
-            left_contexts.extend(used.iter().chain(&others).map(|(_, context)| context.tag()));
+            left_contexts.extend(others.iter().map(|((_, context), _)| context.tag()));
             left_contexts.extend(report.remove_unused(&self.contexts, idle, |number| {
                 told.tell(move || told::context_removed(device, ProviderContextIdentity::from_number(number)));
             }));
@@ -393,12 +401,17 @@ impl Releasing {
 }
 
 impl ShutdownReport {
-    /// Removes those that are not in use, and shows which they are; each is destroyed before the next one is removed. Gives the numbers of
-    /// what stays.
-    fn remove_unused(&mut self, table: &Table<Support>, supports: Vec<Registered>, mut removed: impl FnMut(u64)) -> Vec<u64> {
+    /// Removes those that are not in use, nor were since what is noted, and shows which they are; each is destroyed before the next one is
+    /// removed. Gives the numbers of what stays.
+    fn remove_unused(
+        &mut self,
+        table: &Table<Support>,
+        supports: impl IntoIterator<Item = (Registered, Option<Unused>)>,
+        mut removed: impl FnMut(u64),
+    ) -> Vec<u64> {
         let mut stays = Vec::new();
-        for (place, support) in supports {
-            match remove_support(table, place, &support, epoch::pin()) {
+        for ((place, support), since) in supports {
+            match remove_support(table, place, &support, since, epoch::pin()) {
                 Ok(resource) => {
                     let mut due = Destruction::default();
                     due.owe(|due| due.destroy(resource));

@@ -1,13 +1,14 @@
 //! Shutdowns at once.
 
-use crate::support::{DEVICE, Site, Stopped, watched};
+use crate::support::{DEVICE, Site, Stopped, at, watched};
 use liveslot_gated::{
-    BindingRegistry, HostAllocator,
-    internals::gates::Step::{AuthoritiesRemoved, Unlinking},
+    BindingError, BindingRegistry, HostAllocator,
+    internals::gates::Step::{AuthoritiesRemoved, Pinning, Registered, Unlinking},
 };
 use std::{
     fmt,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc::channel},
+    thread,
     time::Duration,
 };
 
@@ -57,6 +58,42 @@ fn a_context_waits_for_an_authority_that_another_shutdown_destroys() {
         binding.release(allocation).unwrap();
         drop(binding);
         assert!(registry.shutdown(Duration::ZERO).unwrap().is_complete());
+        assert_eq!(*ends.lock().unwrap(), ["authority", "context"]);
+    });
+}
+
+/// R50: the context that a shutdown found unused stays if a registration that came too late has used it since: that one has kept the
+/// authority from this shutdown, and another is destroying it now.
+#[test]
+fn a_context_waits_for_an_authority_that_a_late_registration_has_used() {
+    watched(|| {
+        let (ends, first) = (Ends::default(), First::default());
+        let resource = |name, first: &First| Arc::new(Resource { name, first: Arc::clone(first), ends: Arc::clone(&ends) });
+        let registry = BindingRegistry::new().unwrap();
+        let context = registry.register_provider_context(DEVICE, resource("context", &Arc::default())).unwrap();
+        let authority = registry.register_authority(DEVICE, resource("authority", &first)).unwrap();
+
+        let (begun, late) = channel();
+        let other = registry.clone();
+        let register = move || other.register_allocator_with_device(context, authority, Arc::new(HostAllocator), DEVICE);
+        // The shutdown closes the registry, looks for what has drained, lists contexts and authorities, and comes to the authority.
+        (0..3).for_each(|_| at(Pinning, || ()));
+        at(Pinning, move || begun.send(Stopped::at(Registered, register)).unwrap());
+        let ((destroying, reached), (end, ended)) = (channel(), channel());
+        *first.lock().unwrap() = Some(Box::new(move || {
+            destroying.send(()).unwrap();
+            ended.recv().unwrap();
+        }));
+        let (other, (started, another)) = (registry.clone(), channel());
+        at(AuthoritiesRemoved, move || {
+            assert!(matches!(late.recv().unwrap().go_on(), Err(BindingError::ShutDown)));
+            started.send(thread::spawn(move || other.shutdown(Duration::ZERO).unwrap())).unwrap();
+            reached.recv().unwrap();
+        });
+        let report = registry.shutdown(Duration::ZERO).unwrap();
+        assert_eq!((&report.authorities[..], &report.provider_contexts[..]), (&[authority.identity()][..], &[context.identity()][..]));
+        end.send(()).unwrap();
+        assert!(another.recv().unwrap().join().unwrap().is_complete());
         assert_eq!(*ends.lock().unwrap(), ["authority", "context"]);
     });
 }
