@@ -6,11 +6,14 @@ use std::{
     cell::RefCell,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, panic_any},
+    pin::pin,
     ptr::NonNull,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc::{Sender, channel},
     },
+    task::{Context, Wake, Waker},
     thread,
 };
 
@@ -152,4 +155,32 @@ fn a_row_of_last_handles_needs_no_deep_stack_at_a_threads_end() {
         }
     });
     assert_eq!(fallen.load(SeqCst), ROW);
+}
+
+/// A waker may stop its thread for ever, so it is called behind all destructors, those that have fallen due within others included.
+#[test]
+fn wakers_come_behind_nested_destructors() {
+    struct Tell(Sender<&'static str>);
+
+    impl Wake for Tell {
+        fn wake(self: Arc<Self>) {
+            self.0.send("woken").unwrap();
+        }
+    }
+
+    let registry = BindingRegistry::new().unwrap();
+    let (context, authority) = supports(&registry);
+    let (tell, told) = channel();
+    let waker = Waker::from(Arc::new(Tell(tell.clone())));
+    let nested = OnDrop::new(move || tell.send("nested").unwrap());
+    let nested = registry.register_allocator(context, authority, nested).unwrap();
+    let binding = registry.bind_registered(nested).unwrap();
+    registry.retire(nested).unwrap();
+    registry.remove(nested).unwrap();
+    let outer = registry.register_allocator(context, authority, OnDrop::new(move || drop(binding))).unwrap();
+    registry.retire(outer).unwrap();
+    let mut teardown = registry.teardown(outer).unwrap();
+    assert!(pin!(&mut teardown).poll(&mut Context::from_waker(&waker)).is_pending());
+    registry.remove(outer).unwrap();
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), ["nested", "woken"]);
 }

@@ -393,6 +393,28 @@ fn a_shutdown_that_blocks_keeps_the_contexts_of_one_device() {
     complete(&rig, 0);
 }
 
+/// A shutdown that is stopped in an allocator's destructor keeps that mechanism alone: it has let go of no other.
+#[test]
+fn an_allocator_that_blocks_keeps_its_mechanism_alone() {
+    let rig = Rig::new();
+    elsewhere(&rig);
+    let (stop, parked) = gate();
+    arm(&rig.script.drop, move || stop.park());
+    let registry = rig.registry.clone();
+    let stopped = thread::spawn(move || registry.shutdown(NOW).unwrap());
+    parked.reached();
+    let report = shutdown(&rig, NOW);
+    assert_eq!(rig.log.take(), ["B dropped", "R dropped", "D dropped"]);
+    assert_eq!((report.removed, report.left.len()), (1, 0));
+    assert_eq!(report.held.iter().map(|held| held.mechanism).collect::<Vec<_>>(), [rig.mechanism.identity()]);
+    parked.open();
+    let report = stopped.join().unwrap();
+    assert!(report.is_complete(), "{report}");
+    assert_eq!(report.removed, 1);
+    assert_eq!(rig.log.take(), IN_ORDER);
+    complete(&rig, 0);
+}
+
 /// Nothing is complete while a registration that came too late is being destroyed elsewhere, with its share of authority and context.
 #[test]
 fn a_registration_that_is_taken_back_is_waited_for() {

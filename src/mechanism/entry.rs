@@ -268,7 +268,7 @@ unsafe fn tear_down(mechanism: NonNull<Mechanism>, destruction: &mut Destruction
     // Release: the destructors happen-before what follows the wait. Pairs with `is_torn_down`.
     memory.torn_down.store(true, Release);
     if let Some(waiters) = memory.pins.waiting() {
-        destruction.owe_notice(waiters);
+        destruction.owe_notice(waiters, |waiters| waiters);
     }
     epoch::pin().defer(move || drop(memory));
 }

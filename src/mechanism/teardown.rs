@@ -8,6 +8,9 @@
 //! A destructor may let go of the last pin of something else, whose destructor does the same, and so on. What falls due within a
 //! destructor is therefore left to the outermost call, which carries it out before it returns: one after the other, on a stack that
 //! does not grow.
+//!
+//! A waker may stop its thread for ever, and what is due there is nobody else's to destroy. So notices come behind all destructors, those
+//! that have fallen due meanwhile included; threads that are parked are woken at once.
 
 use crate::{
     panics::Panics,
@@ -18,13 +21,29 @@ use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     marker::PhantomData,
+    mem,
     ptr::NonNull,
 };
 
 type Due = Box<dyn FnOnce(&mut Destruction)>;
 
+/// What a call owes, in its order.
+#[derive(Default)]
+struct Owed {
+    destructors: VecDeque<Due>,
+    /// Who is woken then.
+    notices: VecDeque<Box<dyn FnOnce()>>,
+}
+
+impl Owed {
+    fn append(&mut self, mut other: Self) {
+        self.destructors.append(&mut other.destructors);
+        self.notices.append(&mut other.notices);
+    }
+}
+
 /// What falls due within the destructors that the outermost call of a thread carries out. It stands on that call's stack.
-type Nested = RefCell<VecDeque<Due>>;
+type Nested = RefCell<Owed>;
 
 thread_local! {
     /// The outermost call's list, while there is such a call. Without a destructor, so that it is there at a thread's end as well.
@@ -35,7 +54,7 @@ thread_local! {
 #[must_use = "what is due is carried out in `finish`"]
 #[derive(Default)]
 pub(crate) struct Destruction {
-    due: VecDeque<Due>,
+    owed: Owed,
     panics: Panics,
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     told: Vec<Box<dyn FnOnce()>>,
@@ -44,14 +63,14 @@ pub(crate) struct Destruction {
 impl Destruction {
     /// Notes something to be carried out. Runs nothing yet.
     pub(crate) fn owe(&mut self, due: impl FnOnce(&mut Self) + 'static) {
-        self.due.push_back(Box::new(due));
+        self.owed.destructors.push_back(Box::new(due));
     }
 
-    /// Wakes the threads among `waiters`, and notes the others, behind what is due already: none of their wakers is to delay it.
-    pub(crate) fn owe_notice(&mut self, waiters: &Arc<Waiters>) {
-        waiters.unpark();
-        let waiters = Arc::clone(waiters);
-        self.owe(move |_| waiters.notify());
+    /// Wakes the threads among the `waiters` of `of`, and notes the others, behind all destructors: none of their wakers is to delay one.
+    pub(crate) fn owe_notice<T: 'static>(&mut self, of: &Arc<T>, waiters: fn(&T) -> &Waiters) {
+        waiters(of).unpark();
+        let of = Arc::clone(of);
+        self.owed.notices.push_back(Box::new(move || waiters(&of).notify()));
     }
 
     /// Notes something that subscribers and recorders are told at the end. Forgotten at once without the features `tracing` and `metrics`.
@@ -76,11 +95,13 @@ impl Destruction {
 
     /// The same, with the panics for the caller to answer for.
     pub(crate) fn carried_out(mut self) -> Panics {
-        match OUTERMOST.with(Cell::get) {
-            // SAFETY: the call whose list this is has set the pointer and not taken it back, so it is further up on this stack.
-            Some(outermost) => unsafe { outermost.as_ref() }.borrow_mut().append(&mut self.due),
-            None => self.carry_out(),
-        }
+        self.as_outermost(|destruction, nested| {
+            destruction.destroy_owed(nested);
+            while let Some(notice) = destruction.owed.notices.pop_front() {
+                notice();
+                destruction.destroy_owed(nested);
+            }
+        });
         #[cfg(any(feature = "metrics", feature = "tracing"))]
         for event in self.told {
             self.panics.catch(event);
@@ -88,13 +109,29 @@ impl Destruction {
         self.panics
     }
 
-    fn carry_out(&mut self) {
-        let nested = Nested::default();
-        let outermost = Outermost::set(&nested);
-        while let Some(due) = self.due.pop_front().or_else(|| nested.borrow_mut().pop_front()) {
+    /// Destroys what is due so far. Whoever is to be woken or told is left to [`carried_out`](Self::carried_out).
+    pub(crate) fn destroy_due(&mut self) {
+        self.as_outermost(Self::destroy_owed);
+    }
+
+    /// Runs `work` with a list for what falls due within it; or leaves what is owed to the call that has such a list already.
+    fn as_outermost(&mut self, work: impl FnOnce(&mut Self, &Nested)) {
+        match OUTERMOST.with(Cell::get) {
+            // SAFETY: the call whose list this is has set the pointer and not taken it back, so it is further up on this stack.
+            Some(outermost) => unsafe { outermost.as_ref() }.borrow_mut().append(mem::take(&mut self.owed)),
+            None => {
+                let nested = Nested::default();
+                let _outermost = Outermost::set(&nested);
+                work(self, &nested);
+            }
+        }
+    }
+
+    fn destroy_owed(&mut self, nested: &Nested) {
+        while let Some(due) = self.owed.destructors.pop_front().or_else(|| nested.borrow_mut().destructors.pop_front()) {
             due(self);
         }
-        drop(outermost);
+        self.owed.append(nested.take());
     }
 }
 

@@ -7,10 +7,8 @@
 //! mechanism, or the new mechanism's offer finds the old selection dead, and takes its place.
 
 use super::{
-    BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext,
-    device::Device,
-    issue,
-    remove::{Removed, remove_support},
+    BindingRegistry, Inner, RegisteredAuthority, RegisteredMechanism, RegisteredProviderContext, device::Device, issue,
+    remove::remove_support,
 };
 use crate::{
     callback::Called,
@@ -18,11 +16,14 @@ use crate::{
         AuthorityIdentity, BindingResource, DeviceAllocator, DeviceKey, MechanismCoherence, MechanismIdentity, ProviderContextIdentity,
     },
     error::BindingError,
-    mechanism::{InUse, Mechanism, Names, Support, teardown::destroy, told},
+    mechanism::{
+        InUse, Mechanism, Names, Support,
+        teardown::{Destruction, destroy},
+        told,
+    },
     primitives::table::{Place, Table, TableFull},
     sync::{Arc, atomic::Ordering::*, epoch, gate},
 };
-use std::slice;
 
 impl BindingRegistry {
     /// Registers a provider context: what an allocator's memory needs to be valid. The registry keeps `resource` until the
@@ -229,7 +230,9 @@ impl Inner {
         let removed = self.unlink(device, place, mechanism, &guard);
         drop(guard);
         if let Some(removed) = removed {
-            Removed::let_go(slice::from_ref(&removed)).finish();
+            let mut destruction = Destruction::default();
+            removed.let_go(&mut destruction);
+            destruction.finish();
         }
     }
 

@@ -17,8 +17,6 @@ use crate::{
     },
     sync::{Arc, epoch, gate},
 };
-use std::slice;
-
 impl BindingRegistry {
     /// Removes a mechanism that is not Active and owns nothing. Its allocator, its share of the authority and of the context
     /// are destroyed as soon as no handle needs them: before this returns, if there is none.
@@ -59,7 +57,9 @@ impl BindingRegistry {
         let removed = self.inner.unlink(device, mechanism.place, found.own(), &guard).ok_or_else(unregistered)?;
         drop(guard);
 
-        Removed::end(slice::from_ref(&removed)).finish();
+        let mut destruction = Destruction::default();
+        removed.end(&mut destruction);
+        destruction.finish();
         Ok(())
     }
 
@@ -165,24 +165,19 @@ impl Inner {
 }
 
 impl Removed<'_> {
-    /// Lets go of the registry's pins, and tells of the removals. What is to be destroyed then is the caller's to carry out, with nothing
-    /// held. All are let go before the first destructor, and destroyed before the first waker and the first subscriber: each of these may
-    /// stop there, and what the others have had let go is nobody else's to destroy.
-    pub(super) fn end(removed: &[Self]) -> Destruction {
-        let mut destruction = Self::let_go(removed);
-        for Self { mechanism, .. } in removed {
-            let names = mechanism.names;
-            destruction.tell(move || told::removed(names));
-        }
-        destruction
+    /// Lets go of the registry's pins, and tells of the removal. What is to be destroyed then is the caller's to carry out, with nothing
+    /// held, and before it has another mechanism let go: the first destructor may stop there, and what has been let go is nobody
+    /// else's to destroy.
+    pub(super) fn end(&self, destruction: &mut Destruction) {
+        self.let_go(destruction);
+        let names = self.mechanism.names;
+        destruction.tell(move || told::removed(names));
     }
 
     /// The same, telling nobody.
-    pub(super) fn let_go(removed: &[Self]) -> Destruction {
-        let mut destruction = Destruction::default();
-        removed.iter().for_each(|removed| removed.mechanism.close(&mut destruction));
-        removed.iter().for_each(|removed| removed.device.owe_notice(&mut destruction));
-        destruction
+    pub(super) fn let_go(&self, destruction: &mut Destruction) {
+        self.mechanism.close(destruction);
+        self.device.owe_notice(destruction);
     }
 }
 
@@ -231,12 +226,11 @@ impl Drop for Inner {
         for mechanism in &mechanisms {
             mechanism.close(&mut destruction);
         }
-        // Threads at once; the wakers after the mechanisms' teardowns, which none of them is to delay.
         for device in self.devices.iter() {
             device.owe_notice(&mut destruction);
         }
         for waiters in mechanisms.iter().filter_map(|mechanism| mechanism.pins.waiting()) {
-            destruction.owe_notice(waiters);
+            destruction.owe_notice(waiters, |waiters| waiters);
         }
         destruction.finish();
     }

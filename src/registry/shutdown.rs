@@ -47,14 +47,7 @@
 //! removed, and from then on in its device's table or the list of what ends. So once no context is left, one more look at these finds what
 //! has to be waited for, and nothing can follow.
 
-use super::{
-    BindingRegistry, Inner,
-    device::Device,
-    drain::DrainReport,
-    drain::notify,
-    remove::{Removed, remove_support},
-    teardown::StillHeld,
-};
+use super::{BindingRegistry, Inner, device::Device, drain::DrainReport, drain::notify, remove::remove_support, teardown::StillHeld};
 use crate::{
     callback,
     contract::{AuthorityIdentity, DeviceKey, ProviderContextIdentity, Tier},
@@ -305,20 +298,25 @@ impl Inner {
         late.into_iter().map(|mechanism| Ending { mechanism, home: None }).collect()
     }
 
-    /// Removes every mechanism that has drained, then destroys what falls due.
+    /// Removes every mechanism that has drained. Each is destroyed before the next one is removed, and all before the first waker.
     fn remove_drained(&self, endings: &[Ending<'_>], report: &mut ShutdownReport) {
-        let mut removed = Vec::new();
-        let guard = epoch::pin();
+        let mut destruction = Destruction::default();
         for Ending { mechanism, home } in endings {
             let Some((device, place)) = *home else { continue };
-            if !mechanism.life().is_removed() && mechanism.is_drained() {
-                gate!(Removing);
-                removed.extend(self.unlink(device, place, Arc::clone(mechanism), &guard));
+            if mechanism.life().is_removed() || !mechanism.is_drained() {
+                continue;
+            }
+            gate!(Removing);
+            let guard = epoch::pin();
+            let removed = self.unlink(device, place, Arc::clone(mechanism), &guard);
+            drop(guard);
+            if let Some(removed) = removed {
+                report.removed += 1;
+                removed.end(&mut destruction);
+                destruction.destroy_due();
             }
         }
-        drop(guard);
-        report.removed += removed.len();
-        report.carry_out(Removed::end(&removed));
+        report.carry_out(destruction);
     }
 
     /// Removes the authorities, then the provider contexts, that no mechanism uses, one device after the other.

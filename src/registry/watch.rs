@@ -183,9 +183,8 @@ impl Device {
 
     /// As [`notify`](Self::notify): threads at once, the others among what a call has to destroy, also if a destructor panics.
     pub(super) fn owe_notice(&self, destruction: &mut Destruction) {
-        if let Some(watched) = self.watched.get().cloned() {
-            watched.waiters.unpark();
-            destruction.owe(move |_| watched.waiters.notify());
+        if let Some(watched) = self.watched.get() {
+            destruction.owe_notice(watched, |watched| &watched.waiters);
         }
     }
 
