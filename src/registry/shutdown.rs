@@ -40,8 +40,9 @@
 //! with it: [`remove_authority`](BindingRegistry::remove_authority) counts itself as well. What others begin to remove afterwards
 //! belongs to other contexts: none waits for an authority that mechanisms of others still use.
 //!
-//! Each authority and each context is destroyed before the next one is removed. So if its destructor does not return, another call removes
-//! and destroys the rest; not the contexts of the device, though, if it is an authority's.
+//! What has been let go is owed on the stack of whoever has done so, where nobody else could destroy it. So each mechanism, each authority
+//! and each context is destroyed before the next one is removed: if its destructor does not return, another call removes and destroys the
+//! rest; not the contexts of the device, though, if it is an authority's. Wakers and subscribers, which may stop as well, come behind.
 //!
 //! A registration that the list misses has its mechanism torn down by its own call. It is in use of a context until it is marked as
 //! removed, and from then on in its device's table or the list of what ends. So once no context is left, one more look at these finds what
@@ -322,6 +323,8 @@ impl Inner {
     /// Removes the authorities, then the provider contexts, that no mechanism uses, one device after the other.
     fn remove_unused(&self, report: &mut ShutdownReport) {
         let (mut left_authorities, mut left_contexts) = (Vec::new(), Vec::new());
+        // Carried out behind all destructors: who is told and stops there is not to keep anything, nor this call counted.
+        let mut destruction = Destruction::default();
         for ((tier, index), [contexts, authorities]) in self.supports() {
             let device = DeviceKey { tier, index };
             let mut idle = Vec::new();
@@ -334,21 +337,19 @@ impl Inner {
                 }
             }
             let authorities = authorities.into_iter().map(|authority| (authority, None));
-            // Behind the contexts: a subscriber that stops is not to keep them, nor this call counted.
-            let mut told = Destruction::default();
             let releasing = self.releasing(device);
-            left_authorities.extend(report.remove_unused(&self.authorities, authorities, |number| {
-                told.tell(move || told::authority_removed(device, AuthorityIdentity::from_number(number)));
+            left_authorities.extend(remove_unused(&self.authorities, authorities, &mut destruction, |device, number| {
+                told::authority_removed(device, AuthorityIdentity::from_number(number));
             }));
             let alone = releasing.end();
             gate!(AuthoritiesRemoved);
             let (idle, others) = if alone { (idle, Vec::new()) } else { (Vec::new(), idle) };
             left_contexts.extend(others.iter().map(|((_, context), _)| context.tag()));
-            left_contexts.extend(report.remove_unused(&self.contexts, idle, |number| {
-                told.tell(move || told::context_removed(device, ProviderContextIdentity::from_number(number)));
+            left_contexts.extend(remove_unused(&self.contexts, idle, &mut destruction, |device, number| {
+                told::context_removed(device, ProviderContextIdentity::from_number(number));
             }));
-            report.carry_out(told);
         }
+        report.carry_out(destruction);
         left_authorities.sort_unstable();
         left_contexts.sort_unstable();
         report.authorities = left_authorities.into_iter().map(AuthorityIdentity::from_number).collect();
@@ -398,31 +399,31 @@ impl Releasing {
     }
 }
 
-impl ShutdownReport {
-    /// Removes those that are not in use, nor were since what is noted, and shows which they are; each is destroyed before the next one is
-    /// removed. Gives the numbers of what stays.
-    fn remove_unused(
-        &mut self,
-        table: &Table<Support>,
-        supports: impl IntoIterator<Item = (Registered, Option<Unused>)>,
-        mut removed: impl FnMut(u64),
-    ) -> Vec<u64> {
-        let mut stays = Vec::new();
-        for ((place, support), since) in supports {
-            match remove_support(table, place, &support, since, epoch::pin()) {
-                Ok(resource) => {
-                    let mut due = Destruction::default();
-                    due.owe(|due| due.destroy(resource));
-                    self.carry_out(due);
-                    removed(support.tag());
-                }
-                Err(Remove::InUse) => stays.push(support.tag()),
-                Err(_) => {}
+/// Removes those that are not in use, nor were since what is noted; each is destroyed before the next one is removed. Gives the numbers
+/// of what stays.
+fn remove_unused(
+    table: &Table<Support>,
+    supports: impl IntoIterator<Item = (Registered, Option<Unused>)>,
+    destruction: &mut Destruction,
+    told: fn(DeviceKey, u64),
+) -> Vec<u64> {
+    let mut stays = Vec::new();
+    for ((place, support), since) in supports {
+        match remove_support(table, place, &support, since, epoch::pin()) {
+            Ok(resource) => {
+                destruction.owe(|destruction| destruction.destroy(resource));
+                destruction.destroy_due();
+                let (device, number) = (support.device, support.tag());
+                destruction.tell(move || told(device, number));
             }
+            Err(Remove::InUse) => stays.push(support.tag()),
+            Err(_) => {}
         }
-        stays
     }
+    stays
+}
 
+impl ShutdownReport {
     fn carry_out(&mut self, destruction: Destruction) {
         self.panicked += destruction.carried_out().suppress();
     }
