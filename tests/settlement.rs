@@ -271,6 +271,26 @@ fn an_entry_that_is_tried_is_nobody_elses() {
     rig.finish();
 }
 
+/// R42, R106: whoever finds an entry taken leaves it to who has it. However many come, its allocator is asked once at a time, and what it
+/// releases is released once.
+#[test]
+fn who_comes_too_late_gives_nothing_back() {
+    let rig = Rig::new();
+    unasked(&rig, OwnerDropped);
+    let (registry, mechanism) = (rig.registry.clone(), rig.mechanism);
+    arm(&rig.script.release, move || {
+        for _ in 0..2 {
+            assert_eq!(figures(registry.retry_quarantined(mechanism, usize::MAX).unwrap()), [0, 0, 1]);
+            let missed = registry.abandon_quarantined(mechanism, |_| true).unwrap();
+            assert_eq!((missed.allocations.len(), missed.missed), (0, 1), "it is being released");
+        }
+        AllocationReleaseOutcome::complete(ReleaseAccounting::eager(64))
+    });
+    assert_eq!(figures(retry(&rig, usize::MAX)), [1, 0, 0]);
+    assert_eq!((counts(&rig), rig.log.take()), (([0; 4], 0), vec![RELEASE.to_owned()]));
+    rig.finish();
+}
+
 /// A retry from within a retry tries what is left.
 #[test]
 fn a_retry_within_a_retry() {

@@ -209,7 +209,8 @@ impl<'a> Standing<'a> {
         // Acquire: what an allocator did to the allocation in an earlier try comes before what it does in this one. Pairs with the Release
         // of `tried`.
         let before = self.node.claim.fetch_or(CLAIMED, Acquire);
-        (before & CLAIMED == 0).then_some(Claim(self))
+        // Made if it was won, and not otherwise: its drop lets go of the entry, which is somebody else's then.
+        (before & CLAIMED == 0).then(|| Claim(self))
     }
 }
 
