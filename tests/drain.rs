@@ -425,6 +425,62 @@ fn handles_do_not_count() {
     assert_eq!(drain.report().snapshot.lifecycle, Retired, "its memory answers still");
 }
 
+/// R153: what the report's text tells to do next is what goes on: each step is refused or changes nothing before the one that is told.
+#[test]
+fn the_report_tells_the_way_out() {
+    let way_out = |rig: &Rig| {
+        let text = drain(rig).report().to_string();
+        let (_, rest) = text.split_once(" is ").unwrap();
+        let (told, _) = rest.split_once(": operations").unwrap();
+        told.to_owned()
+    };
+    let (rig, lost) = (Rig::new(), Rig::new());
+    assert_eq!(way_out(&rig), "Active, retire it");
+    for rig in [&rig, &lost] {
+        quarantined(rig);
+        rig.registry.retire(rig.mechanism).unwrap();
+        assert_eq!(way_out(rig), "Retired, release what it owns, retry or abandon what is quarantined");
+    }
+    assert_eq!(rig.registry.abandon_quarantined(rig.mechanism, |_| true).unwrap().bytes(), 64);
+    assert_eq!(way_out(&rig), "Retired, remove it");
+    rig.finish();
+
+    let rig = Rig::new();
+    let leave = in_allocate(&rig, nothing_left);
+    let held = hold(&rig);
+    rig.registry.retire(rig.mechanism).unwrap();
+    assert_eq!(way_out(&rig), "Retired, release what it owns");
+    held.binding.release(held.allocation).unwrap();
+    assert_eq!(way_out(&rig), "Retired, let its calls end");
+    leave();
+    drop((held.binding, held.view));
+    rig.finish();
+
+    lost.registry.invalidate_device(DEVICE, "gone").unwrap();
+    assert_eq!(way_out(&lost), "DeviceLost, confirm the end of its provider context");
+    lost.registry.confirm_context_terminated(lost.context).unwrap();
+    assert_eq!(way_out(&lost), "Terminated, remove it");
+    lost.finish();
+
+    let rig = Rig::new();
+    let held = hold(&rig);
+    let request = held.binding.prepare_release(held.allocation).unwrap();
+    rig.registry.invalidate_device(DEVICE, "gone").unwrap();
+    let busy = "DeviceLost, let its calls end, execute or quarantine prepared releases, then confirm the end of its provider context";
+    assert_eq!(way_out(&rig), busy);
+    assert!(rig.registry.confirm_context_terminated(rig.context).is_err());
+    let _ = request.quarantine_device_lost();
+    assert_eq!(way_out(&rig), "DeviceLost, confirm the end of its provider context");
+    rig.registry.confirm_context_terminated(rig.context).unwrap();
+    drop((held.binding, held.view));
+    rig.finish();
+
+    let idle = Rig::new();
+    idle.registry.invalidate_device(DEVICE, "gone").unwrap();
+    assert_eq!(way_out(&idle), "DeviceLost, remove it");
+    idle.finish();
+}
+
 /// The report has each kind in its own count, in the value and in its text; so has the error of a wait that was over too soon.
 #[test]
 fn the_report() {
@@ -441,7 +497,8 @@ fn the_report() {
     let identity = rig.mechanism.identity();
     assert_eq!(drain.mechanism(), identity);
     let text = format!(
-        "{identity:?} of {DEVICE} is Retired, release what it owns: operations in progress 1, live 2, queued 1, quarantined 1 of 64 bytes"
+        "{identity:?} of {DEVICE} is Retired, release what it owns, retry or abandon what is quarantined: operations in progress 1, live 2, \
+         queued 1, quarantined 1 of 64 bytes"
     );
     let holders: String = report.holders.iter().map(|holder| format!("; {holder}")).collect();
     assert_eq!(report.to_string(), format!("{text}{holders}"));

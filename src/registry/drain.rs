@@ -338,18 +338,29 @@ fn remove(mechanism: &Mechanism, registry: &Weak<Inner>, token: RegisteredMechan
     }
 }
 
+/// What brings a mechanism nearer to its removal.
+const fn way_out(snapshot: &MechanismSnapshot) -> &'static str {
+    match snapshot.lifecycle {
+        MechanismLifecycle::Active => "retire it",
+        MechanismLifecycle::Retired if snapshot.quarantined_allocations != 0 => {
+            "release what it owns, retry or abandon what is quarantined"
+        }
+        MechanismLifecycle::Retired if snapshot.retains_ownership() => "release what it owns",
+        MechanismLifecycle::Retired if snapshot.active_operations != 0 => "let its calls end",
+        MechanismLifecycle::DeviceLost if snapshot.active_operations != 0 => {
+            "let its calls end, execute or quarantine prepared releases, then confirm the end of its provider context"
+        }
+        MechanismLifecycle::DeviceLost if snapshot.retains_ownership() => "confirm the end of its provider context",
+        MechanismLifecycle::Retired | MechanismLifecycle::DeviceLost | MechanismLifecycle::Terminated => "remove it",
+    }
+}
+
 /// One line, without a line feed: the counts, then each holder.
 impl fmt::Display for DrainReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MechanismSnapshot { identity, device, lifecycle, live_allocations, queued_releases, .. } = &self.snapshot;
         let MechanismSnapshot { active_operations, quarantined_allocations, quarantined_bytes, .. } = &self.snapshot;
-        let operations = active_operations - queued_releases;
-        let way_out = match lifecycle {
-            MechanismLifecycle::Active => "retire it",
-            MechanismLifecycle::Retired => "release what it owns",
-            MechanismLifecycle::DeviceLost => "confirm the end of its provider context",
-            MechanismLifecycle::Terminated => "remove it",
-        };
+        let (operations, way_out) = (active_operations - queued_releases, way_out(&self.snapshot));
         write!(
             formatter,
             "{identity:?} of {device} is {lifecycle:?}, {way_out}: operations in progress {operations}, live {live_allocations}, queued \
