@@ -839,6 +839,47 @@ fn a_waker_that_blocks_elsewhere() {
     assert_eq!(times(&woken), [1; 3]);
 }
 
+/// R107: nor does it keep resources for a call that brings no handle: the mechanism is removed and destroyed beside a trim, a retry or a
+/// giving up that has made it drain, and whose waker does not return.
+#[test]
+fn a_waker_that_blocks_keeps_no_resource() {
+    type Call = fn(&BindingRegistry, RegisteredMechanism);
+    let calls: [(&str, Call, &[&str]); 3] = [
+        ("trim", |registry, _| assert_eq!(registry.trim(DEVICE, 0), 0), &["A dropped"]),
+        (
+            "retry",
+            |registry, mechanism| assert_eq!(registry.retry_quarantined(mechanism, usize::MAX).unwrap().released, 1),
+            &["A release 64 8", "A dropped"],
+        ),
+        (
+            "giving up",
+            |registry, mechanism| assert_eq!(registry.abandon_quarantined(mechanism, |_| true).unwrap().bytes(), 64),
+            &["A dropped"],
+        ),
+    ];
+    for (name, call, log) in calls {
+        let rig = Rig::new();
+        quarantined(&rig);
+        let (registry, mechanism) = (rig.registry.clone(), rig.mechanism);
+        if name == "trim" {
+            // While it is asked, the last that it owns goes.
+            arm(&rig.script.trim, move || assert_eq!(registry.abandon_quarantined(mechanism, |_| true).unwrap().bytes(), 64));
+        }
+        let mut drain = rig.registry.retire_and_drain(mechanism).unwrap();
+        let mut teardown = rig.registry.teardown(mechanism).unwrap();
+        let (stop, gate) = gate();
+        assert!(poll(&mut drain, &Woken::with(move || stop.park())).is_pending());
+        let registry = rig.registry.clone();
+        let stopped = thread::spawn(move || call(&registry, mechanism));
+        gate.reached();
+        rig.registry.remove(mechanism).unwrap();
+        let torn_down = teardown.wait(NOW);
+        gate.open();
+        stopped.join().unwrap();
+        assert_eq!((torn_down, rig.log.take()), (Ok(()), log.iter().map(|line| String::from(*line)).collect()), "kept by a {name}");
+    }
+}
+
 /// A thread may wait in the destructor of a thread-local, when it exits.
 #[test]
 fn a_thread_waits_when_it_exits() {

@@ -5,8 +5,8 @@ use crate::{
     callback::Theirs,
     contract::{AbandonedQuarantine, QuarantinedAllocation, RetriedQuarantine},
     error::BindingError,
-    mechanism::Hold,
-    sync::epoch,
+    mechanism::Mechanism,
+    sync::{Arc, epoch},
 };
 
 impl BindingRegistry {
@@ -62,15 +62,14 @@ impl BindingRegistry {
     ///
     /// # Panics
     ///
-    /// If the allocator does, or a destructor that falls to this call because the mechanism was removed meanwhile. An entry whose release
-    /// panics is retained as abandoned and not tried again; those after it were not tried.
+    /// If the allocator does. An entry whose release panics is retained as abandoned and not tried again; those after it were not tried.
     ///
     /// # Progress
     ///
     /// Lock-free, the allocator excepted: a walk over all that was ever retained, given back or given up; and per entry that is tried two
     /// read-modify-writes of its home stripe, at most two of its own, and at most one node with a compare-and-swap.
     pub fn retry_quarantined(&self, mechanism: RegisteredMechanism, limit: usize) -> Result<RetriedQuarantine, BindingError> {
-        self.hold(mechanism)?.retry_quarantined(limit)
+        self.memory(mechanism)?.retry_quarantined(limit)
     }
 
     /// Gives up the ownership of each entry that `mechanism` retains and `given_up` says yes to, in any lifecycle, and reports what that
@@ -102,8 +101,7 @@ impl BindingRegistry {
     ///
     /// # Panics
     ///
-    /// If `given_up` does: what it had said yes to before is given up, without a report. Or if a destructor does that falls to this call
-    /// because the mechanism was removed meanwhile.
+    /// If `given_up` does, or what it keeps when that is dropped: what it had said yes to before is given up, without a report.
     ///
     /// # Progress
     ///
@@ -113,16 +111,13 @@ impl BindingRegistry {
         mechanism: RegisteredMechanism,
         given_up: impl FnMut(&QuarantinedAllocation) -> bool,
     ) -> Result<AbandonedQuarantine, BindingError> {
-        // Outlives the hold: what the closure keeps goes with nothing held.
         let mut given_up = Theirs::new(given_up);
-        Ok(self.hold(mechanism)?.abandon_quarantined(&mut *given_up))
+        Ok(self.memory(mechanism)?.abandon_quarantined(&mut *given_up))
     }
 
-    /// A hold on a registered mechanism, in any lifecycle.
-    fn hold(&self, mechanism: RegisteredMechanism) -> Result<Hold, BindingError> {
+    /// A registered mechanism's memory, in any lifecycle.
+    fn memory(&self, mechanism: RegisteredMechanism) -> Result<Arc<Mechanism>, BindingError> {
         let guard = epoch::pin();
-        let (_, found) = self.inner.mechanism(mechanism, &guard)?;
-        // Refused only once it was removed.
-        Hold::acquire(&found).map_err(|_| BindingError::UnregisteredMechanism(mechanism.identity))
+        Ok(self.inner.mechanism(mechanism, &guard)?.1.own())
     }
 }
