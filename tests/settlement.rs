@@ -239,6 +239,21 @@ fn a_failure_keeps_nobody_from_its_turn() {
     rig.finish();
 }
 
+/// An entry that comes late is tried before one that a retry has left behind: also before one that had failed for the first time.
+#[test]
+fn the_first_failure_counts() {
+    let rig = Rig::new();
+    let failed = unasked(&rig, OwnerDropped);
+    arm(&rig.script.release, refused);
+    assert_eq!(figures(retry(&rig, 1)), [0, 1, 0]);
+    unasked(&rig, OwnerDropped);
+    assert_eq!(figures(retry(&rig, 1)), [1, 0, 1]);
+    assert_eq!(entries(&rig)[0].identity, failed, "the one that had been tried");
+    assert_eq!(figures(retry(&rig, 1)), [1, 0, 0]);
+    rig.log.take();
+    rig.finish();
+}
+
 /// R42, R102, R106: while the allocator is inside, the entry is in one place, counts as one operation, and is nobody else's; the mechanism
 /// can neither be removed nor be written off. What is found after a loss stays.
 #[test]

@@ -31,7 +31,7 @@ use crate::{
 };
 use std::{collections::BTreeSet, iter, mem, ptr, ptr::NonNull};
 
-/// Somebody is deciding what becomes of the entry. Above it, how often a retry left the entry as it was.
+/// Somebody is deciding what becomes of the entry. Above it, how often a retry has left its allocation retained.
 const CLAIMED: u32 = 1;
 
 pub(crate) struct Quarantine {
@@ -141,11 +141,11 @@ impl Quarantine {
 
     /// Retains an allocation. It is counted as queued before, and stays so.
     pub(crate) fn push(&self, entry: Entry) {
-        self.publish(Some(entry), ptr::null());
+        self.publish(Some(entry), 0, ptr::null());
     }
 
-    fn publish(&self, entry: Option<Entry>, ends: *const Node) {
-        let (claim, upto_here) = (AtomicU32::new(0), UnsafeCell::new(Retained::default()));
+    fn publish(&self, entry: Option<Entry>, claim: u32, ends: *const Node) {
+        let (claim, upto_here) = (AtomicU32::new(claim), UnsafeCell::new(Retained::default()));
         let node = Box::into_raw(Box::new(Node { entry, claim, ends, upto_here, next: ptr::null_mut() }));
         // Acquire, here and on failure: we read what the head points at. Pairs with the Release half of the exchange.
         let mut next = self.head.load(Acquire);
@@ -198,7 +198,7 @@ impl<'a> Standing<'a> {
         self.entry
     }
 
-    /// How often a retry has left it as it was.
+    /// How often a retry has left it retained.
     pub(crate) fn tries(&self) -> u32 {
         // Relaxed: a matter of order among retries, on which nothing is read.
         self.node.claim.load(Relaxed) >> 1
@@ -225,13 +225,15 @@ impl<'a> Claim<'a> {
 
     /// Quarantined → queued. The caller settles it at its home next.
     pub(crate) fn withdraw(self) {
-        self.0.quarantine.publish(None, self.0.node);
+        self.0.quarantine.publish(None, 0, self.0.node);
         mem::forget(self);
     }
 
-    /// Retains something else in its place, of the same allocation.
+    /// Retains something else in its place, of the same allocation, after a try.
     pub(crate) fn replace(self, entry: Entry) {
-        self.0.quarantine.publish(Some(entry), self.0.node);
+        // Relaxed: nobody else changes a word that is claimed. As in `tried`.
+        let tried = self.0.node.claim.load(Relaxed).wrapping_add(CLAIMED);
+        self.0.quarantine.publish(Some(entry), tried, self.0.node);
         mem::forget(self);
     }
 
