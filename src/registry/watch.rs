@@ -361,8 +361,8 @@ impl SelectionWatch {
     /// Waits until the device is declared lost, and gives the reason; the latest, if there are several since this watch was made or
     /// reported one. Nothing that was registered before is selected then.
     ///
-    /// A loss that does not end before the watch is made may be taken for one before it: then nothing was selected where the
-    /// watch began.
+    /// A loss that does not end before the watch is made may be taken for one before it: then nothing that it has lost was selected where
+    /// the watch began.
     ///
     /// # Errors
     ///
