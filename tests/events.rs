@@ -203,6 +203,26 @@ fn one_event_for_each_step() {
     });
 }
 
+/// A context without a mechanism is confirmed like any other, also on a device that nobody else has named.
+#[test]
+fn a_context_alone_is_told_of() {
+    let _alone = alone();
+    let (recorder, told) = Recorder::new(|_| ());
+    with_default(recorder, || {
+        let registry = BindingRegistry::new().unwrap();
+        for named in [false, true] {
+            let context = registry.register_provider_context(DEVICE, Arc::new(())).unwrap();
+            if named {
+                let _ = registry.device(DEVICE);
+            }
+            since(&told);
+            registry.confirm_context_terminated(context).unwrap();
+            let c = number(context.identity());
+            assert_eq!(since(&told), [format!("INFO provider context terminated device=device 0 provider_context={c}")]);
+        }
+    });
+}
+
 /// Work on the hot path tells nothing, also a hold's end; the last one's tells of the teardown, on whichever thread.
 #[test]
 fn the_hot_path_tells_nothing() {

@@ -104,9 +104,10 @@ impl BindingRegistry {
     pub fn confirm_context_terminated(&self, context: RegisteredProviderContext) -> Result<(), BindingError> {
         let guard = epoch::pin();
         self.inner.context(context, &guard)?;
-        let Some(device) = self.inner.devices.get(context.device) else { return Ok(()) };
+        // No device yet, no mechanism.
+        let mechanisms = self.inner.devices.get(context.device).into_iter().flat_map(|device| device.mechanisms.iter(&guard));
         let mut mechanisms: Vec<Found<'_, Mechanism>> =
-            device.mechanisms.iter(&guard).filter(|mechanism| mechanism.names.provider_context == context.identity).collect();
+            mechanisms.filter(|mechanism| mechanism.names.provider_context == context.identity).collect();
         mechanisms.sort_unstable_by_key(|mechanism| mechanism.sequence);
 
         for mechanism in &mechanisms {
