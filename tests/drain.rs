@@ -1232,6 +1232,36 @@ fn a_teardown_within_a_teardown() {
     assert_eq!(teardowns.each_mut().map(|teardown| teardown.wait(NOW)), [Ok(()), Ok(())]);
 }
 
+/// R50, R107: a waker is within nobody's teardown, also one that a removal or the registry's end calls: what it lets go of last is destroyed
+/// then and there, so it may wait for that, and one that does not return keeps nothing else.
+#[test]
+fn what_a_waker_lets_go_of_is_destroyed_at_once() {
+    for by_the_registrys_end in [false, true] {
+        let rig = Rig::new();
+        let (b, binding) = (another(&rig, "B"), rig.registry.bind_registered(rig.mechanism).unwrap());
+        rig.registry.retire(rig.mechanism).unwrap();
+        rig.registry.remove(rig.mechanism).unwrap();
+        rig.registry.retire(b).unwrap();
+        let mut teardown = rig.registry.teardown(b).unwrap();
+        let (log, destroyed) = (rig.log.clone(), Arc::<Mutex<Vec<String>>>::default());
+        let seen = Arc::clone(&destroyed);
+        let woken = Woken::with(move || {
+            log.take();
+            drop(binding);
+            *seen.lock().unwrap() = log.take();
+        });
+        assert!(poll(&mut teardown, &woken).is_pending());
+        if by_the_registrys_end {
+            drop(rig.registry);
+        } else {
+            rig.registry.remove(b).unwrap();
+        }
+        assert!(poll(&mut teardown, &woken).is_ready());
+        let all = ["A dropped", "Q dropped", "C dropped"];
+        assert_eq!(*destroyed.lock().unwrap(), all[..if by_the_registrys_end { 3 } else { 1 }], "left to the call that has woken");
+    }
+}
+
 /// What a teardown waits for is counted, before the removal and after it.
 #[test]
 fn handles_are_counted() {

@@ -10,7 +10,8 @@
 //! does not grow.
 //!
 //! A waker may stop its thread for ever, and what is due there is nobody else's to destroy. So notices come behind all destructors, those
-//! that have fallen due meanwhile included; threads that are parked are woken at once.
+//! that have fallen due meanwhile included; threads that are parked are woken at once. A waker is called when the call has left its
+//! destructions: what it causes itself it may wait for, and is destroyed before it can stop.
 
 use crate::{
     panics::Panics,
@@ -95,13 +96,11 @@ impl Destruction {
 
     /// The same, with the panics for the caller to answer for.
     pub(crate) fn carried_out(mut self) -> Panics {
-        self.as_outermost(|destruction, nested| {
-            destruction.destroy_owed(nested);
-            while let Some(notice) = destruction.owed.notices.pop_front() {
-                notice();
-                destruction.destroy_owed(nested);
-            }
-        });
+        self.destroy_due();
+        // Those that are left, and that is over: what a waker lets go of last is destroyed then and there.
+        while let Some(notice) = self.owed.notices.pop_front() {
+            notice();
+        }
         #[cfg(any(feature = "metrics", feature = "tracing"))]
         for event in self.told {
             self.panics.catch(event);
@@ -109,20 +108,16 @@ impl Destruction {
         self.panics
     }
 
-    /// Destroys what is due so far. Whoever is to be woken or told is left to [`carried_out`](Self::carried_out).
+    /// Destroys what is due so far; within a destructor that another call carries out, leaves it to that call. Whoever is to be woken or
+    /// told is left to [`carried_out`](Self::carried_out).
     pub(crate) fn destroy_due(&mut self) {
-        self.as_outermost(Self::destroy_owed);
-    }
-
-    /// Runs `work` with a list for what falls due within it; or leaves what is owed to the call that has such a list already.
-    fn as_outermost(&mut self, work: impl FnOnce(&mut Self, &Nested)) {
         match OUTERMOST.with(Cell::get) {
             // SAFETY: the call whose list this is has set the pointer and not taken it back, so it is further up on this stack.
             Some(outermost) => unsafe { outermost.as_ref() }.borrow_mut().append(mem::take(&mut self.owed)),
             None => {
                 let nested = Nested::default();
                 let _outermost = Outermost::set(&nested);
-                work(self, &nested);
+                self.destroy_owed(&nested);
             }
         }
     }

@@ -110,8 +110,8 @@ pub enum DrainError {
 /// Waits until a mechanism has [drained](Drain), and removes it.
 ///
 /// Made by [`BindingRegistry::remove_when_drained`]. The removal happens within a poll or within [`wait`](Self::wait), on that thread, as
-/// [`BindingRegistry::remove`] does it: with no handle left, allocator, authority and context are destroyed there. Dropped before, it
-/// removes nothing. It keeps the registry only while it removes.
+/// [`BindingRegistry::remove`] does it: with no handle left, allocator, authority and context are destroyed there (within a destructor, by
+/// the outermost call of the thread). Dropped before, it removes nothing. It keeps the registry only while it removes.
 #[must_use = "it waits and removes when it is polled or `wait` is called"]
 pub struct RemoveWhenDrained {
     drain: Drain,
