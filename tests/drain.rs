@@ -802,6 +802,34 @@ fn a_waker_that_blocks() {
     assert_eq!(teardown.wait(NOW), Ok(()));
 }
 
+/// Who releases without a binding holds nothing when wakers are called: one that does not return keeps no resource.
+#[test]
+fn a_waker_that_blocks_keeps_no_request() {
+    type Release = fn(PreparedAllocationRelease, &BoundedQueue);
+    let executed: Release = |request, _| assert!(request.execute().is_complete());
+    let drained: Release = |request, queue| {
+        queue.enqueue(request).unwrap();
+        assert_eq!(queue.drain(1).released, 1);
+    };
+    for release in [executed, drained] {
+        let rig = Rig::new();
+        let binding = rig.registry.bind(DEVICE).unwrap();
+        let request = binding.prepare_release(binding.allocate(64, 8).unwrap()).unwrap();
+        drop(binding);
+        rig.registry.retire(rig.mechanism).unwrap();
+        let (stop, gate) = gate();
+        let mut drain = drain(&rig);
+        assert!(poll(&mut drain, &Woken::with(move || stop.park())).is_pending());
+        let stopped = thread::spawn(move || release(request, &BoundedQueue::new(1)));
+        gate.reached();
+        rig.log.take();
+        rig.registry.remove(rig.mechanism).unwrap();
+        assert_eq!(rig.log.take(), ["A dropped"]);
+        gate.open();
+        stopped.join().unwrap();
+    }
+}
+
 /// What the crate documentation advises where a waker may block: its owner has it called elsewhere. Then not even a future behind it is
 /// delayed, with nothing else happening.
 #[test]

@@ -18,7 +18,7 @@ use crate::{
     },
     error::BindingError,
     mechanism::{Entry, Retry},
-    primitives::MechanismLifecycle,
+    primitives::{MechanismLifecycle, pins::Notice},
     sync::Arc,
 };
 use std::{error, fmt, mem, mem::ManuallyDrop, ptr, ptr::NonNull};
@@ -171,7 +171,14 @@ impl MemoryBinding {
         let concluded = request.conclude(|_| ());
         // Not dropped as a request, which would look once more whether it has ended.
         let metadata = request.into_metadata();
-        concluded.map_err(|outcome| retained(outcome, metadata))
+        match concluded {
+            Ok(((), notice)) => {
+                drop(metadata);
+                drop(notice);
+                Ok(())
+            }
+            Err(outcome) => Err(retained(outcome, metadata)),
+        }
     }
 }
 
@@ -275,7 +282,14 @@ impl PreparedAllocationRelease {
     ///
     /// Wait-free, the allocator excepted; lock-free where ownership is retained.
     pub fn execute(mut self) -> AllocationReleaseOutcome {
-        self.conclude(|accounting| AllocationReleaseOutcome::complete(*accounting)).unwrap_or_else(|retained| retained)
+        match self.conclude(|accounting| AllocationReleaseOutcome::complete(*accounting)) {
+            Ok((outcome, notice)) => {
+                drop(self);
+                drop(notice);
+                outcome
+            }
+            Err(retained) => retained,
+        }
     }
 
     /// Retains the ownership because the device is lost, whether or not the registry has been told. Calls no allocator.
@@ -297,11 +311,12 @@ impl PreparedAllocationRelease {
     }
 
     /// Asks the allocator, if the lifecycle still allows it, and settles by the answer: what `complete` makes of it, or else the outcome.
+    /// The notice is to be dropped behind the request, which holds.
     ///
     /// The allocator has just written its answer piece by piece; to load it as a whole would stall for several nanoseconds. So whoever
     /// doesn't need the accounting doesn't touch it.
     #[inline]
-    fn conclude<R>(&mut self, complete: impl FnOnce(&ReleaseAccounting) -> R) -> Result<R, AllocationReleaseOutcome> {
+    fn conclude<R>(&mut self, complete: impl FnOnce(&ReleaseAccounting) -> R) -> Result<(R, Notice), AllocationReleaseOutcome> {
         let allocation = &mut self.0;
         let mechanism = allocation.binding().mechanism();
         match mechanism.phase() {
@@ -313,8 +328,8 @@ impl PreparedAllocationRelease {
                     AllocationReleaseOutcome::Complete { ref accounting } => {
                         asked.answered();
                         allocation.record().step_to(State::Gone);
-                        mechanism.pins.settle(allocation.record().home);
-                        Ok(complete(accounting))
+                        let notice = mechanism.pins.settle(allocation.record().home);
+                        Ok((complete(accounting), notice))
                     }
                     incomplete => {
                         asked.answered();

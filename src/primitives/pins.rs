@@ -20,8 +20,9 @@
 //! operation that was refused. Its read-modify-write tells whether its stripe is closed; if that is empty as well, it fences, sums, and
 //! wakes the [waiters](Pins::waiters) if the sum is zero. Who waits puts down what wakes it, fences, and sums. Of two last leavers on two
 //! stripes and one who goes to sleep, the one whose fence comes last sees what the others have done. Whoever closes is one more of them:
-//! what left before a stripe was closed is in its sum, so it wakes [whom it may have to](Pins::waiting_if_idle). Stripes that are not
-//! closed pay nothing, but for a branch. Moves (operation → live → queued) leave the sum as it is, so retaining something wakes nobody.
+//! what left before a stripe was closed is in its sum, so it wakes [whom it may have to](Pins::waiting_if_idle). A waker may stop its
+//! thread, so who settles is given a [`Notice`], to let go of its hold first. Stripes that are not closed pay nothing, but for a branch.
+//! Moves (operation → live → queued) leave the sum as it is, so retaining something wakes nobody.
 //!
 //! **Handle word**: CLOSED in the lowest bit, a signed count above. A handle may be let go on any stripe, so one stripe may fall
 //! below zero, and borrows into no flag. Closing sets each stripe's CLOSED and moves the counts to one central word, which holds a
@@ -156,6 +157,10 @@ pub struct Pins {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Home(usize);
 
+/// Whom a settlement has to wake, if it was the last one to leave: the threads were woken, the others are when this is dropped. A waker may
+/// stop its thread for ever; who holds nothing by then keeps nothing.
+pub struct Notice(Option<Arc<Waiters>>);
+
 /// An admitted operation. Dropping it ends it.
 #[must_use]
 pub struct Operation<'a> {
@@ -262,33 +267,50 @@ impl Pins {
 
     /// Queued → gone.
     #[inline]
-    pub fn settle(&self, home: Home) {
+    pub fn settle(&self, home: Home) -> Notice {
         // Release: the release of the thing happens-before whatever finds the total at zero. Pairs with `totals`.
-        self.leave(self.stripe(home), QUEUED, Release);
+        Notice(if self.take_away(self.stripe(home), QUEUED, Release) { self.notice(home) } else { None })
     }
 
-    /// Takes away what is counted on a stripe of `self`. The caller keeps `self`, and holds nothing else.
+    /// Takes away what is counted on a stripe of `self`, and wakes. The caller keeps `self`, and holds nothing else.
     #[inline(always)]
     fn leave(&self, stripe: &Stripe, counted: u64, order: Ordering) {
-        let before = stripe.admission.fetch_sub(counted, order);
-        // An open stripe's word is not below what is counted in it, and a closed one's is below zero. At an operation's end the
-        // subtraction's own flags tell; at a settlement rustc 1.95 compares the old word with a constant.
-        if (before as i64) < counted as i64 {
+        if self.take_away(stripe, counted, order) {
             self.left(stripe);
         }
     }
 
-    /// A closed stripe was left. Whoever leaves it last finds it empty.
+    /// Takes away what is counted on a stripe of `self`. Whether that is closed.
+    #[inline(always)]
+    fn take_away(&self, stripe: &Stripe, counted: u64, order: Ordering) -> bool {
+        let before = stripe.admission.fetch_sub(counted, order);
+        // An open stripe's word is not below what is counted in it, and a closed one's is below zero. At an operation's end the
+        // subtraction's own flags tell; at a settlement rustc 1.95 compares the old word with a constant.
+        (before as i64) < counted as i64
+    }
+
+    /// A closed stripe was left.
     #[cold]
     fn left(&self, stripe: &Stripe) {
-        gate!(Left);
-        // Relaxed: this word alone is asked, in which our own step came before.
-        if Totals::of(stripe.admission.load(Relaxed)) != Totals::default() {
-            return;
-        }
-        if let Some(waiters) = self.waiting_if_idle() {
+        if let Some(waiters) = self.waiting_behind(stripe) {
             waiters.notify();
         }
+    }
+
+    /// The same, by who still holds something.
+    #[cold]
+    fn notice(&self, home: Home) -> Option<Arc<Waiters>> {
+        let waiters = self.waiting_behind(self.stripe(home))?;
+        waiters.unpark();
+        Some(Arc::clone(waiters))
+    }
+
+    /// Whom to wake after a closed stripe was left: whoever leaves it last finds it empty.
+    fn waiting_behind(&self, stripe: &Stripe) -> Option<&Arc<Waiters>> {
+        gate!(Left);
+        // Relaxed: this word alone is asked, in which our own step came before.
+        let last = Totals::of(stripe.admission.load(Relaxed)) == Totals::default();
+        if last { self.waiting_if_idle() } else { None }
     }
 
     /// Whom to wake if `self` is idle by now. For who has closed admission.
@@ -425,6 +447,15 @@ impl Pins {
             .sum();
         // AcqRel: as in `release_closed`.
         if self.central.fetch_add(held - BIAS, AcqRel) == BIAS - held { Left::Last } else { Left::Held }
+    }
+}
+
+impl Drop for Notice {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(waiters) = &self.0 {
+            waiters.notify();
+        }
     }
 }
 

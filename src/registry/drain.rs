@@ -47,8 +47,7 @@ use thiserror::Error;
 ///
 /// As a future it belongs to no runtime, may be dropped at any point, and may be polled again after it was ready. Any number may wait. It
 /// keeps neither the registry nor any resource, and of the mechanism its memory. Its waker is called within the call of whoever was the
-/// last to go, which has taken effect by then: a release, say, or a retirement. A handle that such a call was given, a request to release,
-/// say, is let go when the waker has returned.
+/// last to go, which has taken effect by then: a release, say, or a retirement. A request that such a call has executed is let go before.
 ///
 /// ```
 /// use liveslot::{BindingRegistry, DeviceKey, DrainError, HostAllocator};

@@ -2,9 +2,9 @@
 //!
 //! A trim takes the memory of the device's mechanisms along, no hold: so a mechanism whose turn has not come is removed and destroyed as
 //! if there were no trim. Its turn begins with a hold and an operation, and ends with the hold first and the operation second: the
-//! end of an operation may wake, and who is stopped by a waker is to keep nothing. On a retired mechanism the operation begins beside a record or not at all
-//! ([`enter_beside_records`](crate::primitives::pins::Pins::enter_beside_records)): that it owns nothing and does nothing stays true
-//! for ever once it has been seen.
+//! end of an operation may wake, and who is stopped by a waker is to keep nothing. On a retired mechanism the operation begins beside a
+//! record or not at all ([`enter_beside_records`](crate::primitives::pins::Pins::enter_beside_records)): that it owns nothing and does
+//! nothing stays true for ever once it has been seen.
 
 use super::BindingRegistry;
 use crate::{
@@ -32,9 +32,9 @@ impl BindingRegistry {
     ///
     /// # Panics
     ///
-    /// If an allocator does, or a destructor that falls to this call because a mechanism was removed meanwhile, after all have been asked: with the first panic. The others are counted in
-    /// [`suppressed_panics`](crate::suppressed_panics), and so is the first if this thread is unwinding already. What the others have
-    /// given back is given back.
+    /// If an allocator does, or a destructor that falls to this call because a mechanism was removed meanwhile, after all have been asked:
+    /// with the first panic. The others are counted in [`suppressed_panics`](crate::suppressed_panics), and so is the first if this thread
+    /// is unwinding already. What the others have given back is given back.
     ///
     /// # Progress
     ///

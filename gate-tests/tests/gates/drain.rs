@@ -2,7 +2,7 @@
 
 use crate::support::{DEVICE, Site, Stopped, Woken, all_steps_were_reached, at, inactive, watched};
 use liveslot_gated::{
-    BoundAllocation, Drain, MechanismLifecycle, MemoryBinding, RegisteredMechanism,
+    BoundAllocation, DeviceAllocator, DeviceKey, Drain, HostAllocator, MechanismLifecycle, MemoryBinding, MemoryError, RegisteredMechanism,
     internals::gates::{
         Step::{self, Admitting, Drained, Left, Lost, Parking, Refusing, Retired},
         arm,
@@ -11,6 +11,7 @@ use liveslot_gated::{
 use std::{
     future::Future,
     pin::Pin,
+    ptr::NonNull,
     sync::{
         Arc, Mutex,
         mpsc::{Receiver, Sender, channel},
@@ -400,4 +401,59 @@ fn threads_come_before_wakers() {
         let_go.send(()).unwrap();
         telling.join().unwrap();
     }
+}
+
+/// Memory of the heap, from an allocator that stops when it is destroyed.
+#[derive(Debug)]
+struct StopsAtItsEnd(Sender<()>, Mutex<Receiver<()>>);
+
+impl DeviceAllocator for StopsAtItsEnd {
+    fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, MemoryError> {
+        HostAllocator.allocate(bytes, align)
+    }
+
+    unsafe fn deallocate(&self, pointer: NonNull<u8>, bytes: usize, align: usize) {
+        // SAFETY: as the caller says.
+        unsafe { HostAllocator.deallocate(pointer, bytes, align) };
+    }
+
+    fn device(&self) -> DeviceKey {
+        DEVICE
+    }
+}
+
+impl Drop for StopsAtItsEnd {
+    fn drop(&mut self) {
+        self.0.send(()).unwrap();
+        self.1.get_mut().unwrap().recv().unwrap();
+    }
+}
+
+/// Whoever settles last wakes threads before it lets go of what it holds: that may be the last hold by then, and the destructor may stop.
+#[test]
+fn threads_come_before_the_settlers_destructors() {
+    watched(|| {
+        let (site, _) = Site::selecting();
+        let ((destroys, destroying), (let_go, signal)) = (channel(), channel());
+        let allocator = Arc::new(StopsAtItsEnd(destroys, Mutex::new(signal)));
+        let m = site.registry.register_allocator(site.context, site.authority, allocator).unwrap();
+        let Held { binding, allocation } = Held::new(&site, m);
+        let request = binding.prepare_release(allocation).unwrap();
+        drop(binding);
+        site.retire(m);
+        let (mut drain, (parks, it_parks), (ends, end)) = (drain(&site, m), channel(), channel());
+        thread::spawn(move || {
+            arm(Parking, move || parks.send(()).unwrap());
+            ends.send(drain.wait(Duration::MAX)).unwrap();
+        });
+        it_parks.recv().unwrap();
+        let executing = Stopped::at(Left, move || request.execute());
+        site.registry.remove(m).unwrap();
+        let executing = thread::spawn(move || executing.go_on());
+        destroying.recv().unwrap();
+        let woken = end.recv_timeout(Duration::from_secs(5));
+        let_go.send(()).unwrap();
+        assert!(executing.join().unwrap().is_complete());
+        assert_eq!(woken, Ok(Ok(())), "a thread waits for a destructor");
+    });
 }
