@@ -16,15 +16,19 @@ use crate::{
 use std::{fmt, ptr::NonNull};
 
 /// Created by the first call that needs it, and never removed.
+///
+/// A selection looks its mechanism up, writes the slot, and looks whether anybody watches. The slot comes last, behind chunks of the table
+/// that are rarely there: so the cache line that selecting threads contend for has nothing on it that they look at besides.
+#[repr(C)]
 pub(super) struct Device {
     pub(super) key: DeviceKey,
-    pub(super) slot: SelectionSlot<Mechanism>,
-    pub(super) mechanisms: Table<Mechanism>,
     /// There once somebody has watched the device.
     pub(super) watched: WriteOnce<Arc<Watched>>,
+    pub(super) mechanisms: Table<Mechanism>,
     /// How many calls are removing and destroying authorities of the device. Shared with them: one that is made within a destructor may
     /// outlive the registry.
     pub(super) releasing: Arc<AtomicUsize>,
+    pub(super) slot: SelectionSlot<Mechanism>,
 }
 
 impl Device {
