@@ -91,7 +91,8 @@ pub struct ShutdownReport {
     /// Mechanisms that have not drained, with what they own and do, in order of registration. They are Retired and registered, or lost:
     /// then confirm the end of their provider context.
     pub left: Vec<DrainReport>,
-    /// Mechanisms that are removed and not torn down, with how many handles hold them, in order of registration.
+    /// Mechanisms that are removed and were not torn down when this call last looked, with how many handles hold them, in order of
+    /// registration.
     pub held: Vec<StillHeld>,
     /// Authorities that are left, since a registered mechanism uses them.
     pub authorities: Vec<AuthorityIdentity>,
@@ -202,11 +203,12 @@ impl BindingRegistry {
                 break;
             }
         }
+        // Also what has gone in the meantime: what was to be looked for then was not.
         for Ending { mechanism, .. } in endings {
-            if !mechanism.life().is_removed() {
-                report.left.push(mechanism.drain_report());
-            } else if !mechanism.is_torn_down() {
+            if mechanism.life().is_removed() {
                 report.held.push(mechanism.still_held());
+            } else {
+                report.left.push(mechanism.drain_report());
             }
         }
         Ok(report)

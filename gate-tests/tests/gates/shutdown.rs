@@ -3,7 +3,7 @@
 use crate::support::{DEVICE, Site, Stopped, at, watched};
 use liveslot_gated::{
     BindingError, BindingRegistry, HostAllocator,
-    internals::gates::Step::{AuthoritiesRemoved, Pinning, Registered, Unlinking},
+    internals::gates::Step::{AuthoritiesRemoved, Pinning, Registered, RemovalMarked, Unlinking},
 };
 use std::{
     fmt,
@@ -95,6 +95,31 @@ fn a_context_waits_for_an_authority_that_a_late_registration_has_used() {
         end.send(()).unwrap();
         assert!(another.recv().unwrap().join().unwrap().is_complete());
         assert_eq!(*ends.lock().unwrap(), ["authority", "context"]);
+    });
+}
+
+/// What is torn down behind a shutdown's last look doesn't make it complete: it has not looked for registrations that came too late.
+#[test]
+fn what_goes_behind_the_last_look_is_reported() {
+    watched(|| {
+        let (site, mechanism) = Site::selecting();
+        let binding = site.registry.bind(DEVICE).unwrap();
+        let (registry, context, authority) = (site.registry.clone(), site.context, site.authority);
+        let (begun, late) = channel();
+        // The shutdown has its list, and is removing what is there.
+        at(RemovalMarked, move || {
+            let register = move || registry.register_allocator_with_device(context, authority, Arc::new(HostAllocator), DEVICE);
+            begun.send(Stopped::at(RemovalMarked, register)).unwrap();
+        });
+        // It has found that handles hold what it has removed.
+        at(AuthoritiesRemoved, move || drop(binding));
+        let report = site.registry.shutdown(Duration::ZERO).unwrap();
+        assert_eq!(report.held.iter().map(|held| held.mechanism).collect::<Vec<_>>(), [mechanism.identity()]);
+        let late = late.recv().unwrap();
+        let report = site.registry.shutdown(Duration::ZERO).unwrap();
+        assert_eq!(report.held.len(), 1, "the one that came too late: {report}");
+        assert!(matches!(late.go_on(), Err(BindingError::ShutDown)));
+        assert!(site.registry.shutdown(Duration::ZERO).unwrap().is_complete());
     });
 }
 
