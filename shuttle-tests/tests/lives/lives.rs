@@ -1,6 +1,9 @@
-//! The lives, but for those with a queue.
+//! The lives, but for those with a queue and those that wait.
 
-pub use crate::deferred::{deferred_releases, requests_without_a_registry};
+pub use crate::{
+    deferred::{deferred_releases, requests_without_a_registry},
+    waiting::{settlements, shutdowns, waits},
+};
 
 use crate::world::{DEVICE, End, Home, World, at_once, role, until};
 use liveslot_shuttle::{BindingError, MechanismLifecycle, RegisteredMechanism};
@@ -392,7 +395,7 @@ pub fn removals() {
         role(&world, move |world| {
             let _ = world.bind_registered(mechanism);
             let _ = world.select(mechanism);
-            match world.try_register(&home, false) {
+            match world.try_register(&home, 0.0) {
                 Ok(registered) => {
                     let used = world.registry.remove_provider_context(home.context);
                     assert!(matches!(used, Err(BindingError::ProviderContextInUse(_))), "{used:?}");
@@ -419,7 +422,7 @@ pub fn quarantine() {
     const EACH: usize = 2;
     let world = World::new();
     let home = world.home();
-    let mechanism = world.try_register(&home, true).unwrap();
+    let mechanism = world.try_register(&home, 1.0).unwrap();
     let worker = || {
         let binding = world.bind().unwrap();
         let allocations = [(); EACH].map(|()| binding.allocate(16, 8).unwrap());
@@ -459,7 +462,7 @@ pub fn full_table() {
     let registering = || {
         let (home, last) = (home.clone(), Arc::clone(&last));
         role(&world, move |world| {
-            let result = world.try_register(&home, false);
+            let result = world.try_register(&home, 0.0);
             last.lock().unwrap().push(result);
         })
     };
@@ -495,7 +498,7 @@ pub fn any_mix() {
                 match random.gen_range(0..12) {
                     0 | 1 => {
                         let home = if random.r#gen() { home } else { world.home() };
-                        if let Ok(registered) = world.try_register(&home, false) {
+                        if let Ok(registered) = world.try_register(&home, 0.0) {
                             known.lock().unwrap().push((home, registered));
                         }
                     }

@@ -10,6 +10,7 @@
 mod deferred;
 mod lives;
 mod replays;
+mod waiting;
 mod world;
 
 use shuttle::{
@@ -74,7 +75,7 @@ macro_rules! under_every_scheduler {
     )*};
 }
 
-under_every_scheduler! { swaps hand_overs failing_selections registrations ends_acted_upon_by_others churn loss_and_recovery last_handles bindings_without_a_registry removals quarantine any_mix deferred_releases requests_without_a_registry }
+under_every_scheduler! { swaps hand_overs failing_selections registrations ends_acted_upon_by_others churn loss_and_recovery last_handles bindings_without_a_registry removals quarantine any_mix deferred_releases requests_without_a_registry settlements waits shutdowns }
 
 /// Under one scheduler and a few times only: it registers by the hundred, and races once.
 #[test]

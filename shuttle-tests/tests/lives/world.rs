@@ -11,12 +11,15 @@ use liveslot_shuttle::{
 use shuttle::rand::{Rng, thread_rng};
 use std::{
     collections::{BTreeSet, HashMap},
-    fmt, ptr,
+    fmt,
+    pin::pin,
+    ptr,
     ptr::NonNull,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
+    task::{Context, Poll, Wake, Waker},
 };
 
 pub const DEVICE: DeviceKey = DeviceKey::device(0);
@@ -94,6 +97,8 @@ pub struct Fate {
     inside: AtomicUsize,
     /// Memory that was given out and not given back, by number.
     given_out: Mutex<BTreeSet<usize>>,
+    /// What of it the allocator is being asked to release.
+    asked: Mutex<BTreeSet<usize>>,
     /// The latest lifecycle that a snapshot has shown, as a number that rises.
     latest: AtomicUsize,
 }
@@ -103,7 +108,8 @@ struct Allocator {
     fate: Arc<Fate>,
     home: Home,
     ends: Ends,
-    refuses: bool,
+    /// How likely it is that it releases nothing.
+    refuses: f64,
 }
 
 const SPACING: usize = 64;
@@ -148,7 +154,12 @@ impl DeviceAllocator for Allocator {
     }
 
     unsafe fn release(&self, pointer: NonNull<u8>, bytes: usize, align: usize) -> AllocationReleaseOutcome {
-        if self.refuses {
+        let number = pointer.addr().get() / SPACING;
+        assert!(self.fate.asked.lock().unwrap().insert(number), "released by two at once");
+        linger();
+        // Before it is given back, since it may be given out again at once.
+        self.fate.asked.lock().unwrap().remove(&number);
+        if thread_rng().gen_bool(self.refuses) {
             return AllocationReleaseOutcome::failed("told to");
         }
         // SAFETY: as the caller says.
@@ -199,11 +210,11 @@ impl World {
     }
 
     pub fn register(&self, home: &Home) -> RegisteredMechanism {
-        self.try_register(home, false).unwrap()
+        self.try_register(home, 0.0).unwrap()
     }
 
-    /// Registers an allocator, which may be one that releases nothing.
-    pub fn try_register(&self, home: &Home, refuses: bool) -> Result<RegisteredMechanism, BindingError> {
+    /// Registers an allocator that refuses releases with this probability.
+    pub fn try_register(&self, home: &Home, refuses: f64) -> Result<RegisteredMechanism, BindingError> {
         let fate = Arc::new(Fate::default());
         self.made.fetch_add(1, SeqCst);
         let allocator = Allocator { fate: Arc::clone(&fate), home: home.clone(), ends: self.ends.clone(), refuses };
@@ -255,7 +266,7 @@ impl World {
                 assert!(!over.contains(&binding.identity().mechanism()), "bound after its end");
                 Some(binding)
             }
-            Err(BindingError::NoSelectedMechanism(_)) => None,
+            Err(BindingError::NoSelectedMechanism(_) | BindingError::ShutDown) => None,
             Err(other) => panic!("{other:?}"),
         }
     }
@@ -460,6 +471,13 @@ impl Fate {
         self.given_out.lock().unwrap().contains(&(address / SPACING))
     }
 
+    /// Its owner has given up what is at this address.
+    pub fn given_up(&self, address: usize) {
+        let number = address / SPACING;
+        assert!(!self.asked.lock().unwrap().contains(&number), "given up while the allocator was asked");
+        assert!(self.given_out.lock().unwrap().remove(&number), "given up, and not owned");
+    }
+
     fn shut(&self) {
         self.shut.store(true, SeqCst);
         assert_eq!(self.inside.load(SeqCst), 0, "somebody is inside an allocator whose end was granted");
@@ -485,6 +503,26 @@ pub fn refused_for_a_reason(binding: &MemoryBinding, refused: &BindingError) {
 pub fn until(mut done: impl FnMut() -> bool) {
     while !done() {
         shuttle::thread::yield_now();
+    }
+}
+
+/// What a future comes to, polled again only once it has been woken. If a wake is lost, the life goes on for ever, which shuttle reports.
+pub fn awaited<F: Future>(future: F) -> F::Output {
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, SeqCst);
+        }
+    }
+
+    let (mut future, woken) = (pin!(future), Arc::new(Woken(AtomicBool::new(false))));
+    let waker = Waker::from(Arc::clone(&woken));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        until(|| woken.0.swap(false, SeqCst));
     }
 }
 
