@@ -23,16 +23,16 @@
 //! - Two threads, not many: contended rows of the peers get worse with more, private lines do not. With an unfair lock one
 //!   thread can run its whole chunk first; a chunk therefore costs what its slower thread took.
 //! - Contended rows depend on where the two cores are: a line travels faster between cores that share a cache, and a
-//!   hypervisor may move them. Between runs they differ by up to half; rows on private lines do not, unless something slows
+//!   hypervisor may move them. Between runs they differ by a factor of up to 2.3; rows on private lines do not, unless something slows
 //!   the two cores together, as a hypervisor would that runs both on one. Then even a bare `ArcSwapOption::load` costs up to
 //!   1.7 times as much with two threads. Rounds in which it does are left out of the growth targets, and counted in a note;
 //!   the other figures include them.
 //! - Throwing away preempted chunks favours short ones. A row that has lost most of its chunks, as locks do on a busy
 //!   machine, looks better than it is.
 //! - A second thread that only selects does so without pause, far more often than a program would. These rows show a bad case.
-//! - `liveslot: allocate and release` includes the process heap; `malloc and free` beside it says how much that is. Its target is a sum
-//!   of three loops: `malloc and free` for the memory, the same of 96 bytes for a record of it, and four read-modify-write pairs. Each
-//!   loop has the cores to itself, so nothing of the sum overlaps, which favours whoever is compared with it.
+//! - `liveslot: allocate and release` includes the process heap; `malloc and free` beside it says how much that is. Its target is a sum of
+//!   three loops: `malloc and free` for the memory, the same of 96 bytes for a record of it (which has 80, or 96 with `holders`), and four
+//!   read-modify-write pairs. Each loop has the cores to itself, so nothing of the sum overlaps, which favours whoever is compared with it.
 
 mod harness;
 mod peers;

@@ -47,10 +47,10 @@
 //! # Waiting
 //!
 //! [`SelectionWatch`], [`Drain`], [`RemoveWhenDrained`] and [`Teardown`] wait as futures of any runtime, or with the calling thread. A
-//! waker is called by the thread that causes the event, with nothing held, after every parked thread was woken and every destructor has
-//! run; its panic is counted, and goes no further. Wakers are expected to return. One that does not keeps that thread, and the futures
-//! behind it at the same event until the next event or their next poll, and nothing else. Where a waker may block, or where the thread
-//! that lets the last allocation go has no time for other people's wakers, have them called elsewhere:
+//! waker is called by the thread that causes the event, with nothing held, after every parked thread was woken and every destructor that
+//! its call owes has run; its panic is counted, and goes no further. Wakers are expected to return. One that does not keeps that thread,
+//! and the futures behind it at the same event until the next event or their next poll, and nothing else. Where a waker may block, or where
+//! the thread that lets the last allocation go has no time for other people's wakers, have them called elsewhere:
 //!
 //! ```
 //! # use liveslot::{BindingRegistry, DeviceKey, HostAllocator};
@@ -99,8 +99,8 @@
 //! | --- | --- | --- |
 //! | `virtual-memory` | `VirtualMemory` (Unix) | the dependency rustix |
 //! | `serde` | `Serialize` for snapshots, reports, holders, release outcomes and the values in them; identities are the numbers of their `Debug` text, and nothing deserializes | the dependency serde |
-//! | `holders` | bindings and their records are listed with label, place, age and counts: [`BindingRegistry::holders`] | per binding one allocation of about 100 bytes, a look at the clock, a load per 64 bindings that stand, four read-modify-writes, three of them on lines that the mechanism's bindings share, and an epoch pin; per clone and per allocation two on a line that the binding's clones share |
-//! | `metrics` | the counter `liveslot_steps_total` of what `tracing` tells, by step and device; `MechanismGauges`, which records each mechanism's state as gauges on request | the dependencies metrics and rapidhash; per step what the recorder costs and the labels' allocations; nothing on the hot path |
+//! | `holders` | bindings and their records are listed with label, place, age and counts: [`BindingRegistry::holders`] | 32 bytes a binding instead of 16, and 16 more a record; per binding one allocation of 64 bytes (16 more with a label), a look at the clock, a load per 64 bindings that stand, four read-modify-writes, three of them on lines that the mechanism's bindings share, and an epoch pin; per clone and per allocation two on a line that the binding's clones share |
+//! | `metrics` | the counter `liveslot_steps_total` of what `tracing` tells, by step and device; `MechanismGauges`, which records each mechanism's state as gauges on request | the dependency metrics, which brings rapidhash; per step what the recorder costs and the labels' allocations; nothing on the hot path |
 //! | `tracing` | an event for each successful call that registers, selects, deselects, retires, declares lost, confirms or removes something, also if it was so before, and for each teardown | the dependency tracing; per event what the subscriber costs; nothing on the hot path |
 //!
 //! Events have the target `liveslot` and the level INFO, a lost device WARN; device and identities are fields, the latter as numbers. A

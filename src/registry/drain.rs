@@ -110,7 +110,8 @@ pub enum DrainError {
 ///
 /// Made by [`BindingRegistry::remove_when_drained`]. The removal happens within a poll or within [`wait`](Self::wait), on that thread, as
 /// [`BindingRegistry::remove`] does it: with no handle left, allocator, authority and context are destroyed there (within a destructor, by
-/// the outermost call of the thread). Dropped before, it removes nothing. It keeps the registry only while it removes.
+/// the outermost call of the thread). Dropped before, it removes nothing. Once it has removed, another poll or wait
+/// answers [`RemovalError::Refused`], or [`RemovalError::RegistryGone`]. It keeps the registry only while it removes.
 #[must_use = "it waits and removes when it is polled or `wait` is called"]
 pub struct RemoveWhenDrained {
     drain: Drain,
@@ -127,7 +128,7 @@ pub enum RemovalError {
     /// The registry is gone, and the mechanism with it.
     #[error(transparent)]
     RegistryGone(#[from] RegistryGone),
-    /// The removal was refused: somebody else has removed the mechanism.
+    /// The removal was refused: somebody else, or this one before, has removed the mechanism.
     #[error(transparent)]
     Refused(BindingError),
 }

@@ -85,7 +85,7 @@ use std::fmt;
 /// | [`deselect`](Self::deselect), [`DeviceHandle::deselect`] | lock-free | one allocation, one compare-and-swap |
 /// | [`retire`](Self::retire) | lock-free | one compare-and-swap, one RMW per stripe, the slot |
 /// | [`invalidate_device`](Self::invalidate_device) | lock-free: each further pass is paid for by a registration | per mechanism of the device one compare-and-swap and one RMW per stripe |
-/// | [`register_allocator`](Self::register_allocator) | lock-free | four allocations, two of which are stripes and entry |
+/// | [`register_allocator`](Self::register_allocator) | lock-free | two allocations, stripes and entry; a record if it becomes the selection, at times a chunk of the table |
 /// | [`remove`](Self::remove) | lock-free | one RMW per stripe, one deferral |
 /// | [`snapshot`](Self::snapshot) | lock-free: it looks again only if quarantined ownership was given back or up | one load per stripe, two of the quarantine |
 /// | [`shutdown`](Self::shutdown) | blocking | until all is gone per look and mechanism a load per stripe |
