@@ -1,10 +1,10 @@
 //! Giving cached memory back.
 //!
 //! A trim takes the memory of the device's mechanisms along, no hold: so a mechanism whose turn has not come is removed and destroyed as
-//! if there were no trim. Its turn begins with a hold and an operation, and ends with the hold first and the operation second: the
-//! end of an operation may wake, and who is stopped by a waker is to keep nothing. On a retired mechanism the operation begins beside a
-//! record or not at all ([`enter_beside_records`](crate::primitives::pins::Pins::enter_beside_records)): that it owns nothing and does
-//! nothing stays true for ever once it has been seen.
+//! if there were no trim. Its turn begins with an operation, and then a hold, and ends with the hold first and the operation second: the
+//! end of an operation may wake, and so may its refusal, and who is stopped by a waker is to keep nothing. On a retired mechanism the
+//! operation begins beside a record or not at all ([`enter_beside_records`](crate::primitives::pins::Pins::enter_beside_records)): that
+//! it owns nothing and does nothing stays true for ever once it has been seen.
 
 use super::BindingRegistry;
 use crate::{
@@ -32,9 +32,9 @@ impl BindingRegistry {
     ///
     /// # Panics
     ///
-    /// If an allocator does, or a destructor that falls to this call because a mechanism was removed meanwhile, after all have been asked:
-    /// with the first panic. The others are counted in [`suppressed_panics`](crate::suppressed_panics), and so is the first if this thread
-    /// is unwinding already. What the others have given back is given back.
+    /// If an allocator does, after all of them have been asked: with the first panic. The others are counted in
+    /// [`suppressed_panics`](crate::suppressed_panics), and so is the first if this thread is unwinding already. What the others have
+    /// given back is given back.
     ///
     /// # Progress
     ///
@@ -87,15 +87,17 @@ impl BindingRegistry {
 }
 
 fn trim(mechanism: &Mechanism, keep_bytes: u64) -> u64 {
-    let Ok(hold) = Hold::acquire(mechanism) else { return 0 };
     gate!(Trimming);
     let entered = match mechanism.phase() {
-        MechanismLifecycle::Active => mechanism.pins.enter(lane::current()).or_else(|_| mechanism.pins.enter_beside_records()),
+        MechanismLifecycle::Active => {
+            gate!(Admitting);
+            mechanism.pins.enter(lane::current()).or_else(|_| mechanism.pins.enter_beside_records())
+        }
         MechanismLifecycle::Retired => mechanism.pins.enter_beside_records(),
         MechanismLifecycle::DeviceLost | MechanismLifecycle::Terminated => return 0,
     };
     let Ok(_counted) = entered else { return 0 };
-    // In this order: it goes before the operation ends, also on unwinding.
-    let hold = hold;
+    // Granted: nobody removes while an operation is counted. It goes before that ends, also on unwinding.
+    let Ok(hold) = Hold::acquire(mechanism) else { return 0 };
     hold.allocator().trim(keep_bytes)
 }

@@ -45,7 +45,7 @@ pub enum Step {
     Enqueueing,
     /// Taking a request out of a queue: nobody finds it any more, its place is not free.
     Dequeueing,
-    /// Trimming: a hold is counted, its mechanism has not been looked at.
+    /// Trimming: it is a mechanism's turn, which has not been looked at.
     Trimming,
     /// Reporting: a device's mechanisms are copied, its selection is not read.
     Reporting,

@@ -1,6 +1,6 @@
 //! Drains, and threads that are stopped between what they do and what they tell.
 
-use crate::support::{DEVICE, Site, Stopped, Woken, all_steps_were_reached, at, inactive, watched};
+use crate::support::{DEVICE, End as Destroyed, Site, Stopped, Woken, all_steps_were_reached, at, inactive, watched};
 use liveslot_gated::{
     BoundAllocation, DeviceAllocator, DeviceKey, Drain, HostAllocator, MechanismLifecycle, MemoryBinding, MemoryError, RegisteredMechanism,
     internals::gates::{
@@ -65,7 +65,7 @@ fn drain(site: &Site, m: RegisteredMechanism) -> Drain {
 }
 
 /// An operation in progress on another thread, and nothing else. It is ended by calling what this gives.
-fn operating(site: &Site, m: RegisteredMechanism) -> impl FnOnce() {
+fn operating(site: &Site, m: RegisteredMechanism) -> impl FnOnce() + Send + use<> {
     let held = Held::new(site, m);
     let (binding, view) = (held.binding.clone(), held.allocation.view(0, 8).unwrap());
     let (arrived, arrival) = channel();
@@ -455,5 +455,30 @@ fn threads_come_before_the_settlers_destructors() {
         let_go.send(()).unwrap();
         assert!(executing.join().unwrap().is_complete());
         assert_eq!(woken, Ok(Ok(())), "a thread waits for a destructor");
+    });
+}
+
+/// R107: a trim whose operation is refused may be the last to leave. Whom it wakes then may stop, and keeps no resource.
+#[test]
+fn a_refused_trim_that_wakes_keeps_no_resource() {
+    watched(|| {
+        let (site, m) = Site::selecting();
+        let leave = operating(&site, m);
+        let (waker, arrival, let_go) = blocks();
+        let mut sleeps = drain(&site, m);
+        assert_eq!(Pin::new(&mut sleeps).poll(&mut Context::from_waker(&waker)), Poll::Pending);
+        let trimming = site.clone();
+        let trimming = thread::spawn(move || {
+            let retiring = trimming.clone();
+            arm(Admitting, move || retiring.retire(m));
+            arm(Refusing, leave);
+            trimming.registry.trim(DEVICE, 0)
+        });
+        arrival.recv().unwrap();
+        site.registry.remove(m).unwrap();
+        let destroyed = site.ends.so_far();
+        let_go.send(()).unwrap();
+        assert_eq!(trimming.join().unwrap(), 0);
+        assert_eq!(destroyed, [Destroyed::Allocator { pinned: true }], "kept by a trim that was refused");
     });
 }

@@ -126,25 +126,30 @@ fn a_registration_keeps_its_context_and_its_authority() {
     site.registry.remove_authority(site.authority).unwrap();
 }
 
-/// R42, R50: a trim has come to a mechanism, which is removed before it is counted: its allocator is not asked, and is destroyed, in order,
-/// by the trim, which holds it. Removed at another's turn, it is destroyed at once.
+/// R42, R50: a trim has come to a mechanism, which is removed before it is counted, be it Active still when the trim looks at it: its
+/// allocator is not asked, and is destroyed at once. So is one that is removed at another's turn.
 #[test]
 fn a_trim_meets_a_removal() {
     let (site, p) = Site::selecting();
-    let (n, calls) = site.register_watched();
+    let (q, (n, calls)) = (site.register(), site.register_watched());
     let removing = site.clone();
     at(Trimming, move || {
         removing.retire_and_remove(p);
-        assert_eq!(removing.ends.so_far(), [], "destroyed while it is held");
+        assert_eq!(removing.ends.so_far().len(), 1, "held before it is counted");
+    });
+    let removing = site.clone();
+    at(Admitting, move || {
+        removing.retire_and_remove(q);
+        assert_eq!(removing.ends.so_far().len(), 2, "held before it is counted");
     });
     assert_eq!(site.registry.trim(DEVICE, 0), 1);
-    assert_eq!((site.ends.so_far(), calls.trim.load(SeqCst)), (vec![End::Allocator { pinned: true }], 1));
+    assert_eq!((site.ends.so_far(), calls.trim.load(SeqCst)), (vec![End::Allocator { pinned: true }; 2], 1));
 
     let last = site.register();
     let removing = site.clone();
     at(Trimming, move || {
         removing.retire_and_remove(last);
-        assert_eq!(removing.ends.so_far().len(), 2, "held before its turn");
+        assert_eq!(removing.ends.so_far().len(), 3, "held before its turn");
     });
     assert_eq!(site.registry.trim(DEVICE, 0), 1);
     assert_eq!((site.lifecycle(n), calls.trim.load(SeqCst)), (Active, 2));
