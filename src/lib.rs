@@ -49,8 +49,11 @@
 //! [`SelectionWatch`], [`Drain`], [`RemoveWhenDrained`] and [`Teardown`] wait as futures of any runtime, or with the calling thread. A
 //! waker is called by the thread that causes the event, with nothing held, after every parked thread was woken and every destructor that
 //! its call owes has run; its panic is counted, and goes no further. Wakers are expected to return. One that does not keeps that thread,
-//! and the futures behind it at the same event until the next event or their next poll, and nothing else. Where a waker may block, or where
-//! the thread that lets the last allocation go has no time for other people's wakers, have them called elsewhere:
+//! and the futures behind it at the same event until the next event or their next poll, and nothing else. A destructor is a call of the
+//! user's like any other: what it ends, a retirement say, is told within it, and a waker that does not return there keeps what is due
+//! behind that destructor as well. A waker that lets go of what another one's future waits for calls that one, on its own stack. Where a
+//! waker may block, or where the thread that lets the last allocation go has no time for other people's wakers, have them called
+//! elsewhere:
 //!
 //! ```
 //! # use liveslot::{BindingRegistry, DeviceKey, HostAllocator};

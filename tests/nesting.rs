@@ -157,17 +157,17 @@ fn a_row_of_last_handles_needs_no_deep_stack_at_a_threads_end() {
     assert_eq!(fallen.load(SeqCst), ROW);
 }
 
+struct Tell(Sender<&'static str>);
+
+impl Wake for Tell {
+    fn wake(self: Arc<Self>) {
+        self.0.send("woken").unwrap();
+    }
+}
+
 /// A waker may stop its thread for ever, so it is called behind all destructors, those that have fallen due within others included.
 #[test]
 fn wakers_come_behind_nested_destructors() {
-    struct Tell(Sender<&'static str>);
-
-    impl Wake for Tell {
-        fn wake(self: Arc<Self>) {
-            self.0.send("woken").unwrap();
-        }
-    }
-
     let registry = BindingRegistry::new().unwrap();
     let (context, authority) = supports(&registry);
     let (tell, told) = channel();
@@ -183,4 +183,24 @@ fn wakers_come_behind_nested_destructors() {
     assert!(pin!(&mut teardown).poll(&mut Context::from_waker(&waker)).is_pending());
     registry.remove(outer).unwrap();
     assert_eq!(told.try_iter().collect::<Vec<_>>(), ["nested", "woken"]);
+}
+
+/// What a destructor itself ends is told there, wakers included, before it goes on.
+#[test]
+fn a_waker_of_what_a_destructor_ends_is_called_there() {
+    let registry = BindingRegistry::new().unwrap();
+    let (context, authority) = supports(&registry);
+    let (tell, told) = channel();
+    let ended = registry.register_allocator(context, authority, OnDrop::new(|| ())).unwrap();
+    let mut drain = registry.drain(ended).unwrap();
+    assert!(pin!(&mut drain).poll(&mut Context::from_waker(&Waker::from(Arc::new(Tell(tell.clone()))))).is_pending());
+    let retires = registry.clone();
+    let outer = OnDrop::new(move || {
+        retires.retire(ended).unwrap();
+        tell.send("gone").unwrap();
+    });
+    let outer = registry.register_allocator(context, authority, outer).unwrap();
+    registry.retire(outer).unwrap();
+    registry.remove(outer).unwrap();
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), ["woken", "gone"]);
 }

@@ -11,7 +11,8 @@
 //!
 //! A waker may stop its thread for ever, and what is due there is nobody else's to destroy. So notices come behind all destructors, those
 //! that have fallen due meanwhile included; threads that are parked are woken at once. A waker is called when the call has left its
-//! destructions: what it causes itself it may wait for, and is destroyed before it can stop.
+//! destructions: what it causes itself it may wait for, and is destroyed before it can stop. So, other than with destructors, the stack
+//! grows with a row of wakers each of which lets the last hold go that the next one's teardown waits for.
 
 use crate::{
     panics::Panics,
