@@ -66,8 +66,9 @@ impl BindingRegistry {
     ///
     /// # Progress
     ///
-    /// Lock-free, the allocator excepted: a walk over all that was ever retained, given back or given up; and per entry that is tried two
-    /// read-modify-writes of its home stripe, at most two of its own, and at most one node with a compare-and-swap.
+    /// Lock-free, the allocator excepted: a walk over all that was ever retained, given back or given up; and per entry that is tried a
+    /// hold, as for a binding, two read-modify-writes of its home stripe, at most two of its own, and at most one node with a
+    /// compare-and-swap.
     pub fn retry_quarantined(&self, mechanism: RegisteredMechanism, limit: usize) -> Result<RetriedQuarantine, BindingError> {
         self.memory(mechanism)?.retry_quarantined(limit)
     }
