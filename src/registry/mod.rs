@@ -89,7 +89,7 @@ use std::fmt;
 /// | [`remove`](Self::remove) | lock-free | one RMW per stripe, one deferral |
 /// | [`snapshot`](Self::snapshot) | lock-free: it looks again only if quarantined ownership was given back or up | one load per stripe, two of the quarantine |
 /// | [`shutdown`](Self::shutdown) | blocking | until all is gone per look and mechanism a load per stripe |
-/// | [`trim`](Self::trim) | lock-free, the allocators excepted | per mechanism of the device a hold and an operation |
+/// | [`trim`](Self::trim) | lock-free, the allocators excepted | per mechanism of the device an operation and a hold |
 #[derive(Clone)]
 pub struct BindingRegistry {
     inner: Arc<Inner>,
