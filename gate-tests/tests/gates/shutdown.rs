@@ -2,7 +2,7 @@
 
 use crate::support::{DEVICE, Site, Stopped, at, watched};
 use liveslot_gated::{
-    BindingError, BindingRegistry, HostAllocator,
+    BindingError, BindingRegistry, HostAllocator, RegisteredAuthority, RegisteredProviderContext,
     internals::gates::Step::{AuthoritiesRemoved, Pinning, Registered, RemovalMarked, Unlinking},
 };
 use std::{
@@ -38,15 +38,32 @@ impl Drop for Resource {
     }
 }
 
-/// R50: a shutdown that found the authority in use goes on to the contexts while another one is destroying it: it leaves them alone.
-#[test]
-fn a_context_waits_for_an_authority_that_another_shutdown_destroys() {
-    watched(|| {
+/// A registry with a context and an authority, and no mechanism.
+struct Supports {
+    registry: BindingRegistry,
+    context: RegisteredProviderContext,
+    authority: RegisteredAuthority,
+    ends: Ends,
+    /// What the authority's destructor does first.
+    first: First,
+}
+
+impl Supports {
+    fn new() -> Self {
         let (ends, first) = (Ends::default(), First::default());
         let resource = |name, first: &First| Arc::new(Resource { name, first: Arc::clone(first), ends: Arc::clone(&ends) });
         let registry = BindingRegistry::new().unwrap();
         let context = registry.register_provider_context(DEVICE, resource("context", &Arc::default())).unwrap();
         let authority = registry.register_authority(DEVICE, resource("authority", &first)).unwrap();
+        Self { registry, context, authority, ends, first }
+    }
+}
+
+/// R50: a shutdown that found the authority in use goes on to the contexts while another one is destroying it: it leaves them alone.
+#[test]
+fn a_context_waits_for_an_authority_that_another_shutdown_destroys() {
+    watched(|| {
+        let Supports { registry, context, authority, ends, first } = Supports::new();
         let mechanism = registry.register_allocator_with_device(context, authority, Arc::new(HostAllocator), DEVICE).unwrap();
         let binding = registry.bind_registered(mechanism).unwrap();
         let allocation = binding.allocate(8, 8).unwrap();
@@ -67,11 +84,7 @@ fn a_context_waits_for_an_authority_that_another_shutdown_destroys() {
 #[test]
 fn a_context_waits_for_an_authority_that_a_late_registration_has_used() {
     watched(|| {
-        let (ends, first) = (Ends::default(), First::default());
-        let resource = |name, first: &First| Arc::new(Resource { name, first: Arc::clone(first), ends: Arc::clone(&ends) });
-        let registry = BindingRegistry::new().unwrap();
-        let context = registry.register_provider_context(DEVICE, resource("context", &Arc::default())).unwrap();
-        let authority = registry.register_authority(DEVICE, resource("authority", &first)).unwrap();
+        let Supports { registry, context, authority, ends, first } = Supports::new();
 
         let (begun, late) = channel();
         let other = registry.clone();
